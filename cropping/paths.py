@@ -1,0 +1,155 @@
+r"""From layerwise densities to a path of widths, from the smallest network to the whole one.
+
+A layer of density :math:`p = r_\text{in} r_\text{out}` says nothing of how to share p between its two
+ends, and a width is touched by many layers. So every width takes half of the log density of
+each layer that it is an end of (the whole of it where the other end is fixed, or where the layer is
+depthwise), averaged over its layers:
+
+.. math:: \log r_g = \operatorname{mean}_{l \ni g} \tfrac{1}{d_l} \log p_l, \qquad
+   d_l = \text{the number of free ends of layer } l.
+
+Instead of solving for one budget, a scorer gives a *path*: widths that grow together from
+one unit to their full size. The budget then picks the point on the path. A path does not depend on the
+budget asked, so a larger budget lies further along it; `precrop.cropping.rounding` keeps that order in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precrop.cropping.graph import WidthGraph
+from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.solver import as_polynomial
+from precrop.plan import Budget
+from precrop.scoring import synexp
+
+Array = NDArray[np.float64]
+
+_POINTS = 160
+_TILTS = np.array([0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+
+
+@dataclass(frozen=True)
+class WidthPath:
+    """Widths along a path: ``log_ratio`` is (K, G), each column nondecreasing.
+
+    ``log_ratio[k, g]`` is the log of width g's kept ratio at point k.
+    """
+
+    log_ratio: Array
+
+    def reached_at(self, width: int, log_ratio: float) -> float:
+        """The point (fractional, in [-1, K]) at which a width reaches a ratio; K if it never does."""
+        column = self.log_ratio[:, width]
+        k = int(np.searchsorted(column, log_ratio))
+        if k == 0:
+            return -1.0
+        if k == len(column):
+            return float(k)
+        below, above = column[k - 1], column[k]
+        return float(k - 1 + (log_ratio - below) / (above - below))
+
+
+def shares_of_ends(graph: WidthGraph) -> Array:
+    """The matrix (G, L) that takes log densities of layers to log ratios of widths."""
+    index = {w.variable: g for g, w in enumerate(graph.widths)}
+    shares = np.zeros((len(graph.widths), len(graph.layers)))
+    for column, layer in enumerate(graph.layers):
+        touched = as_polynomial(layer.outgoing).variables() | as_polynomial(layer.incoming).variables()
+        for v in touched:
+            shares[index[v], column] = 1 / max(1, _degree(layer.params))
+    return np.asarray(shares / np.maximum(1, np.count_nonzero(shares, axis=1))[:, None])
+
+
+def _degree(params: Polynomial) -> int:
+    return max((len(monomial) for monomial in params.terms), default=0)
+
+
+def uniform_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
+    """One width multiplier everywhere: the control that every other result is compared with."""
+    lowest = -np.log(max(w.size for w in graph.widths)) - 1
+    ratios = np.linspace(lowest, 0, _POINTS)
+    return WidthPath(np.repeat(ratios[:, None], len(graph.widths), axis=1))
+
+
+def density_path(graph: WidthGraph, log_p: Array, widen: bool) -> WidthPath:
+    """The path of given layerwise densities: their widths times one scale."""
+    ratios = shares_of_ends(graph) @ log_p
+    lowest = -np.log(max(w.size for w in graph.widths)) - 1 - ratios.max()
+    scale = np.linspace(lowest, -ratios.min() if not widen else -ratios.mean() + 3, _POINTS)
+    path = ratios[None, :] + scale[:, None]
+    return WidthPath(path if widen else np.minimum(path, 0.0))
+
+
+def synexp_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
+    """SynExp's widths at every water level.
+
+    With both parameters and multiply-adds capped, the price is tilted between them at each
+    level so that both caps are used up together, where the network allows it.
+    """
+    params = np.array([_present(graph, layer.params) for layer in graph.layers], float)
+    macs = np.array([_present(graph, layer.macs) for layer in graph.layers], float)
+    shares = shares_of_ends(graph)
+    if budget.macs is None or budget.params is None:
+        return _one_tilt(params, macs, shares, graph, 0.0 if budget.macs is None else 1.0, widen)
+    return _balanced(graph, [_one_tilt(params, macs, shares, graph, t, widen) for t in _TILTS], budget)
+
+
+def _present(graph: WidthGraph, cost: Polynomial) -> int:
+    return cost.evaluate(graph.values(graph.original).__getitem__)
+
+
+def _one_tilt(params: Array, macs: Array, shares: Array, graph: WidthGraph, tilt: float, widen: bool) -> WidthPath:
+    price = (1 - tilt) * params / params.sum() + tilt * macs / macs.sum()
+    price = price[price > 0]
+    # From where no layer is cut to where the cheapest layer's widths are below one channel.
+    start = -np.log(price.max()) - (6 if widen else 0)
+    stop = -np.log(price.min()) + 2 * np.log(max(w.size for w in graph.widths)) + 2
+    level = np.exp(np.linspace(stop, start, _POINTS))
+    return WidthPath(synexp.log_densities(params, macs, level, tilt, widen) @ shares.T)
+
+
+def _balanced(graph: WidthGraph, paths: list[WidthPath], budget: Budget) -> WidthPath:
+    """Join paths of different tilts into the one on which both caps fill up together."""
+    assert budget.params is not None and budget.macs is not None
+    sizes = np.array([w.size for w in graph.widths], float)
+    lowest = np.array([w.minimum for w in graph.widths], float)
+    ratios = np.stack([path.log_ratio for path in paths])  # (T, K, G)
+    widths = np.maximum(sizes * np.exp(ratios), lowest)
+    top = max(budget.params, budget.macs)
+    fill_params = graph.compiled(graph.params)(widths) / _present(graph, graph.params) / (budget.params / top)
+    fill_macs = graph.compiled(graph.macs)(widths) / _present(graph, graph.macs) / (budget.macs / top)
+    fill = np.log(np.maximum(fill_params, fill_macs))  # (T, K), increasing in K
+    lean = np.log(fill_macs / fill_params)  # > 0: multiply-adds are the tighter cap
+    points = np.linspace(fill[:, 0].max(), max(0.0, fill[:, -1].min()), _POINTS)
+    rows = np.arange(ratios.shape[1])
+    result = np.empty((_POINTS, len(sizes)))
+    for i, point in enumerate(points):
+        at = [np.interp(point, fill[t], rows) for t in range(len(paths))]
+        leans = np.array([np.interp(at[t], rows, lean[t]) for t in range(len(paths))])
+        # Raising the tilt cuts multiply-adds harder, so the lean falls with it.
+        t = int(np.argmax(leans <= 0)) if (leans <= 0).any() else len(paths) - 1
+        u = max(0, t - 1)
+        share = leans[u] / (leans[u] - leans[t]) if t > u and leans[u] > 0 >= leans[t] else 1.0
+        result[i] = (1 - share) * _row(ratios[u], at[u]) + share * _row(ratios[t], at[t])
+    return WidthPath(np.maximum.accumulate(result, axis=0))
+
+
+def _row(ratios: Array, at: float) -> Array:
+    k = min(int(at), len(ratios) - 2)
+    return np.asarray(ratios[k] + (at - k) * (ratios[k + 1] - ratios[k]))
+
+
+PATHS: dict[str, Callable[[WidthGraph, Budget, bool], WidthPath]] = {
+    "synexp": synexp_path,
+    "uniform": uniform_path,
+}
+
+
+def log_densities_of(graph: WidthGraph, densities: Mapping[str, float]) -> Array:
+    """The densities of a mapping in the order of the graph's layers; a layer not named stays whole."""
+    return np.log([densities.get(layer.name, 1.0) for layer in graph.layers])

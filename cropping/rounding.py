@@ -1,0 +1,131 @@
+"""From a path of real widths to whole channels that meet the budget from below.
+
+Every width climbs a *ladder* of sizes: one channel, then multiples of a power of two that
+grows with the size (8 from 32 channels, 16 from 128), since kernels run at full
+speed only on aligned widths. With ``round_to`` the ladder has multiples of that alone. The path says in
+which order the rungs of all ladders are climbed.
+
+The budget is then met by *first fit*: go through the rungs in that order, climb each that
+still fits, pass over those that do not, stop within half a percent of the cap. If the
+rungs left are too coarse, half rungs follow, then quarters (not with ``round_to``).
+
+A larger budget never gives a smaller network: compare two budgets at the first rung on which
+they differ. It fits the larger one only, so climbing it makes that network exceed the
+smaller cap, which the other network never does. (With two caps: in at least one of them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precrop.cropping.graph import FreeWidth
+from precrop.cropping.paths import WidthPath
+
+Array = NDArray[np.float64]
+
+CLOSE_ENOUGH = 0.995
+WITHIN = 0.99
+
+
+def unit_for(size: int) -> int:
+    """The channels by which a width of about this size changes: 16, 8, 4, 2 or 1."""
+    return next(unit for least, unit in ((128, 16), (32, 8), (16, 4), (8, 2), (0, 1)) if size >= least)
+
+
+def ladder(width: FreeWidth, round_to: int | None, highest: int) -> list[int]:
+    """The sizes that a width may take, ascending, up to ``highest`` channels."""
+    multiple = width.multiple
+    if round_to is not None:
+        step = multiple * round_to // gcd(multiple, round_to)
+        low = -(-width.minimum // step) * step
+        rungs = list(range(low, highest + 1, step))
+        return rungs or [width.size]  # narrower than one unit: it stays
+    rungs, size = [], width.minimum
+    while size < highest:
+        rungs.append(size)
+        unit = unit_for(size)
+        step = multiple * unit // gcd(multiple, unit)
+        if step > max(multiple, size // 4):  # an odd multiple (55 groups): aligning it would be too coarse
+            step = multiple
+        size = (size // step + 1) * step
+    return [*rungs, highest]
+
+
+@dataclass
+class Fit:
+    """The widths found, and the share of the tighter cap that they use."""
+
+    widths: NDArray[np.int64]
+    used: float
+
+
+def first_fit(
+    widths: Sequence[FreeWidth],
+    path: WidthPath,
+    used: Callable[[Array], Array],
+    round_to: int | None,
+    highest: Sequence[int],
+) -> Fit:
+    """Whole channels along ``path`` under the caps.
+
+    ``used(w)`` takes widths (..., G) to the share used of the tighter cap (1 is full). The
+    smallest network must fit: ``used`` of the lowest rungs is at most one.
+    """
+    ladders = [ladder(w, round_to, top) for w, top in zip(widths, highest, strict=True)]
+    order = _climbs(widths, path, ladders)
+    state = np.array([rungs[0] for rungs in ladders], float)
+
+    # As far as all rungs fit, in one sweep.
+    gains = np.zeros((len(order) + 1, len(widths)))
+    gains[0] = state
+    for i, (g, size) in enumerate(order):
+        gains[i + 1, g] = size
+    states = np.maximum.accumulate(gains, axis=0)
+    fits = used(states) <= 1
+    count = len(fits) if fits.all() else int(np.argmin(fits))
+    state = states[count - 1].copy()
+
+    full: set[int] = set()
+    share = float(used(state))
+    for g, size in order[count - 1 :]:
+        if share >= CLOSE_ENOUGH:
+            break
+        if g not in full:
+            share = _climb(state, g, size, used, share, full)
+
+    if round_to is None:
+        split = 2
+        while share < WITHIN and split <= 16:
+            for g, width in enumerate(widths):
+                step = unit_for(int(state[g])) // split // width.multiple * width.multiple or width.multiple
+                target = min(state[g] + step, highest[g])
+                if share < CLOSE_ENOUGH and target > state[g]:
+                    share = _climb(state, g, target, used, share, set())
+            split *= 2
+    return Fit(state.astype(np.int64), share)
+
+
+def _climb(state: Array, g: int, size: float, used: Callable[[Array], Array], share: float, full: set[int]) -> float:
+    """Set one width if that fits, else mark it full; the share used then."""
+    before, state[g] = state[g], size
+    now = float(used(state))
+    if now <= 1:
+        return now
+    state[g] = before
+    full.add(g)
+    return share
+
+
+def _climbs(widths: Sequence[FreeWidth], path: WidthPath, ladders: list[list[int]]) -> list[tuple[int, int]]:
+    """All rungs above the lowest in the order in which the path rounds up to them."""
+    climbs = []
+    for g, (width, rungs) in enumerate(zip(widths, ladders, strict=True)):
+        for k in range(1, len(rungs)):
+            halfway = (rungs[k - 1] + rungs[k]) / 2
+            climbs.append((path.reached_at(g, float(np.log(halfway / width.size))), k, g, rungs[k]))
+    return [(g, size) for _, _, g, size in sorted(climbs)]

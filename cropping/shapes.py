@@ -1,0 +1,202 @@
+"""Runs a network on tensors that have symbolic sizes and no data.
+
+A `ShapeMode` receives every operator the forward calls. What happens then:
+
+1. an elementwise operator (torch tags them) broadcasts its shapes;
+2. the few operators whose arguments must agree in size, or whose output sizes
+   depend on arguments (convolutions, matrix products, norms, views, splits), have
+   a rule in `precrop.cropping.rules.RULES`;
+3. a composite operator is taken apart by torch itself into ones that have;
+4. **any other** is *probed*: torch's own shape function runs on data-free tensors
+   at the present sizes and at two multiples of each symbolic size, and each output
+   size is read off as a linear form. Sizes that only fit together are tied; sizes
+   for which no form fits are pinned.
+
+So no operator is unknown: the rules are there for speed and for exactness where
+sizes must agree, and every surprise ends in a pinned width with a source line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.probe import Scale, Shapes, fit
+from precrop.cropping.solver import Origin, Solver, as_polynomial, calling_origin
+from precrop.cropping.symbolic import Dim, dim_of, shape_of, symint
+from precrop.errors import TraceError
+
+OnProduct = Callable[[torch.Tensor | None, Dim, Dim, Polynomial, Polynomial], None]
+
+_META = torch.device("meta")
+_DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
+
+
+class ShapeMode(TorchDispatchMode):
+    """Follows shapes through every operator.
+
+    ``on_product(weight, incoming, outgoing, macs, activations)`` is called for each multiply-add
+    operator: its weight (None for a product of two activations), the sizes it goes from and to,
+    and its multiply-adds and output elements for the whole batch.
+    """
+
+    def __init__(self, solver: Solver, on_product: OnProduct) -> None:
+        super().__init__()
+        self.solver = solver
+        self.on_product = on_product
+        self.failed_at: Origin | None = None
+        self._dtypes: dict[Any, torch.dtype] = {}
+
+    def make(self, shape: Sequence[Dim], dtype: torch.dtype) -> torch.Tensor:
+        """A data-free tensor of a symbolic shape."""
+        return torch.empty([symint(self.solver, s) for s in shape], dtype=dtype, device=_META)
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A data-free tensor of the same shape."""
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from precrop.cropping.rules import RULES
+
+        kwargs = kwargs or {}
+        name = func._schema.name.partition("::")[2]
+        try:
+            rule = RULES.get(name)
+            if rule is None and torch.Tag.pointwise in func.tags:
+                return self._pointwise(func, args, kwargs)
+            if not _symbolic(args, kwargs):
+                return func(*args, **kwargs)
+            if rule is not None:
+                return rule(self, *args, **kwargs)
+            if name in _DATA_DEPENDENT:
+                raise TraceError(_data_message(calling_origin()))
+            if name.endswith("_") and not name.endswith("__"):
+                return args[0]
+            if func._can_decompose():
+                try:
+                    with self:
+                        return func.decompose(*args, **kwargs)
+                except RuntimeError as error:
+                    if "symbolic sizes" not in str(error):
+                        raise
+            return self._probe(func, args, kwargs)
+        except TraceError:
+            raise
+        except Exception:
+            self.failed_at = self.failed_at or calling_origin()
+            raise
+
+    # -- elementwise ---------------------------------------------------------
+
+    def broadcast(self, *shapes: Sequence[Dim]) -> list[Dim]:
+        """The broadcast shape; sizes that meet are tied."""
+        result: list[Dim] = []
+        for axis in range(-max(map(len, shapes)), 0):
+            size: Dim = 1
+            for shape in shapes:
+                if -axis > len(shape):
+                    continue
+                other = shape[axis]
+                if size == 1:
+                    size = other
+                elif other != 1:
+                    self.agree(size, other)
+            result.append(size)
+        return result
+
+    def agree(self, a: Dim, b: Dim) -> None:
+        """Demand two equal sizes, as the operator does; raises as torch would if they differ now."""
+        if not self.solver.equate(a, b):
+            raise RuntimeError(
+                f"sizes {self.solver.hint(as_polynomial(a))} and {self.solver.hint(as_polynomial(b))} do not match"
+            )
+
+    def _pointwise(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not any(t.device.type == "meta" for t in tensors):
+            return func(*args, **kwargs)
+        shapes = [shape_of(t) for t in tensors]
+        shape = shapes[0] if len(shapes) == 1 else self.broadcast(*shapes)
+        if func._schema.name.endswith("_"):
+            return args[0]
+        if "out" in kwargs:
+            return kwargs["out"]
+        key = (func, *((t.dtype, t.dim() == 0) for t in tensors))
+        if key not in self._dtypes:
+            small = tree_map(lambda t: _scalar_like(t) if isinstance(t, torch.Tensor) else _plain(self.solver, t), (args, kwargs))
+            self._dtypes[key] = func(*small[0], **small[1]).dtype
+        return self.make(shape, self._dtypes[key])
+
+    # -- probing -------------------------------------------------------------
+
+    def _probe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Let torch's own shape function say what an operator without a rule returns."""
+        leaves, spec = tree_flatten((args, kwargs))
+        atoms: dict[Polynomial, int] = {}
+        for leaf in leaves:
+            for size in _sizes(leaf):
+                if isinstance(size, Polynomial):
+                    atoms.setdefault(size, self.solver.hint(size))
+
+        def run(scale: Scale) -> Any:
+            def at(size: Dim) -> int:
+                return size if isinstance(size, int) else atoms[size] * scale.get(size, 1)
+
+            def concrete(leaf: Any) -> Any:
+                if isinstance(leaf, torch.Tensor):
+                    return torch.empty([at(s) for s in _sizes(leaf)], dtype=leaf.dtype, device=_META)
+                return at(_sizes(leaf)[0]) if isinstance(leaf, torch.SymInt) else leaf
+
+            values = tree_unflatten([concrete(leaf) for leaf in leaves], spec)
+            return func(*values[0], **values[1])
+
+        def shapes_at(scale: Scale) -> Shapes | None:
+            try:
+                return [list(out.shape) for out in tree_leaves(run(scale)) if isinstance(out, torch.Tensor)]
+            except (RuntimeError, ValueError, IndexError, NotImplementedError):
+                return None
+
+        outputs, out_spec = tree_flatten(run({}))
+        forms = fit(self.solver, shapes_at, list(atoms))
+        if forms is None:
+            for atom in atoms:
+                self.solver.pin(atom)
+            forms = [list(out.shape) for out in outputs if isinstance(out, torch.Tensor)]
+        shapes = iter(forms)
+        made = [self.make(next(shapes), out.dtype) if isinstance(out, torch.Tensor) else out for out in outputs]
+        return tree_unflatten(made, out_spec)
+
+
+def _sizes(leaf: Any) -> tuple[Dim, ...]:
+    if isinstance(leaf, torch.Tensor):
+        return shape_of(leaf)
+    return (dim_of(leaf),) if isinstance(leaf, torch.SymInt) else ()
+
+
+def _symbolic(args: Any, kwargs: Any) -> bool:
+    return any(
+        isinstance(leaf, torch.SymInt) or (isinstance(leaf, torch.Tensor) and leaf.device.type == "meta")
+        for leaf in tree_leaves((args, kwargs))
+    )
+
+
+def _plain(solver: Solver, leaf: Any) -> Any:
+    return solver.hint(as_polynomial(dim_of(leaf))) if isinstance(leaf, torch.SymInt) else leaf
+
+
+def _scalar_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty([1] if tensor.dim() else [], dtype=tensor.dtype, device=_META)
+
+
+def _data_message(origin: Origin | None) -> str:
+    where = f" at {origin}" if origin else ""
+    return (
+        f"the forward branches on the data of a tensor{where}, so its widths cannot be traced without data. "
+        "Expected a forward whose path depends on shapes only: move the branch out of forward, or "
+        "crop the submodules before and after it by themselves."
+    )

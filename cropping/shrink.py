@@ -1,0 +1,70 @@
+"""Build the smaller network: the same class and structure, every tensor at its new size.
+
+The given model is copied without its data; each parameter and buffer whose shape changes is
+drawn afresh (`precrop.cropping.initialize`), and the attributes that hold sizes follow.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from precrop.cropping.graph import WidthGraph
+from precrop.cropping.initialize import Fans, Initializer, fans_of, looks_trained
+from precrop.cropping.layers import settled
+from precrop.errors import PrecropWarning
+
+
+def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn.Module:
+    """A new model of the same class with the given widths (channels by width name).
+
+    Parameter names, devices, types, train mode and ``requires_grad`` are the original's; the
+    model passed in is not touched. Tensors whose shape does not change keep their initial values.
+    Warns when the model has evidently been trained: then every layer is initialized anew.
+    """
+    values = graph.values(widths).__getitem__
+    trained = looks_trained(model)
+    if trained:
+        warnings.warn(
+            "this model has been trained (its BatchNorm statistics have moved); a crop starts from fresh weights, "
+            "so its training is not carried over. Crop first, then train.",
+            PrecropWarning,
+            stacklevel=3,
+        )
+    shapes = {name: tuple(settled(size, values) for size in shape) for name, shape in graph.shapes.items()}
+    groups = {
+        path: settled(value, values) for (path, attribute), value in graph.attributes.items() if attribute == "groups"
+    }
+    initializer = Initializer(model)
+    memo: dict[int, Any] = {}
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        weight = shapes.get(f"{prefix}weight", ())
+        fans = fans_of(weight, int(groups.get(path, 1))) if len(weight) > 1 else None
+        for name, old in (*module._parameters.items(), *module._buffers.items()):
+            shape = shapes.get(f"{prefix}{name}")
+            if old is not None and shape is not None and id(old) not in memo:
+                memo[id(old)] = _resized(old, shape, fans, initializer)
+    if hasattr(model, "crop_plan"):
+        memo[id(model.crop_plan)] = model.crop_plan
+    small = copy.deepcopy(model, memo)
+    for (path, attribute), value in graph.attributes.items():
+        module = small.get_submodule(path)
+        setattr(module, attribute, settled(value, values))
+    if trained:
+        for module in small.modules():
+            method = getattr(module, "reset_parameters", None)
+            if callable(method):
+                method()
+    return small
+
+
+def _resized(old: torch.Tensor, shape: tuple[int, ...], fans: Fans | None, initializer: Initializer) -> torch.Tensor:
+    with torch.no_grad():
+        new = old.detach().clone() if tuple(old.shape) == shape else initializer.draw(old, shape, fans)
+    return nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new

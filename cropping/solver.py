@@ -1,0 +1,222 @@
+"""What a network's code demands of its widths.
+
+Every layer's width starts as a free variable with its present size as the
+*hint*. Running the forward meets three kinds of demand, and each is solved at
+once, exactly, by substitution:
+
+- **equality** of two sizes (a residual add, a layer's input): one variable is
+  expressed by the others, ``v := u`` or ``v := a + b``;
+- **divisibility** (a channel shuffle, a chunk, a grouped convolution): the sum
+  is made divisible by tying equal widths (two halves of a concatenation), or
+  else each width becomes a multiple, ``v := d * u``;
+- **a number**: the variable is *pinned*, and the line of code that did it is kept.
+
+A demand that no substitution with positive coefficients can meet pins every
+variable in it: such widths cannot vary one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from math import gcd
+
+import torch
+
+from precrop.cropping.polynomial import Polynomial
+
+_TORCH_ROOT = torch.__file__.rsplit("__init__", 1)[0]
+_OWN_ROOT = __file__.rsplit("solver.py", 1)[0]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place in the network's own source that made a demand."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        import linecache
+
+        source = linecache.getline(self.file, self.line).strip()
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}" + (f" ({source})" if source else "")
+
+
+def calling_origin() -> Origin | None:
+    """The innermost stack frame that is neither torch's nor this package's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH_ROOT, _OWN_ROOT)) and not file.startswith("<"):
+            return Origin(file, frame.f_lineno)
+        if file.startswith(_OWN_ROOT) and frame.f_code.co_name == "run_forward":
+            return None  # the demand came from outside the network's forward
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+@dataclass
+class Solver:
+    """The free variables, their hints, and the substitutions found so far.
+
+    ``hints[v]`` is the present value of variable ``v``; ``known`` maps a solved
+    variable to a polynomial in free ones; ``pinned`` says why a variable became
+    a number; ``minimum`` holds lower bounds above one (a slice of fixed length).
+    """
+
+    hints: list[int] = field(default_factory=list)
+    known: dict[int, Polynomial] = field(default_factory=dict)
+    pinned: dict[int, Origin | str | None] = field(default_factory=dict)
+    minimum: dict[int, int] = field(default_factory=dict)
+    reason: str | None = None
+
+    def fresh(self, hint: int) -> Polynomial:
+        """A new free variable whose present value is ``hint``."""
+        self.hints.append(hint)
+        return Polynomial.variable(len(self.hints) - 1)
+
+    def hint(self, size: Polynomial) -> int:
+        """The present value of a size."""
+        return size.evaluate(self.hints.__getitem__)
+
+    def resolve(self, size: Polynomial) -> Polynomial:
+        """The size in free variables only."""
+        known = self.known
+        while any(v in known for m in size.terms for v in m):
+            size = size.substituted(known)
+        return size
+
+    def value(self, size: int | Polynomial) -> int | None:
+        """The number that a size is known to be, or None while it can vary."""
+        if isinstance(size, int):
+            return size
+        size = self.resolve(size)
+        return size.offset if size.is_constant else None
+
+    # -- demands -------------------------------------------------------------
+
+    def equate(self, a: int | Polynomial, b: int | Polynomial) -> bool:
+        """Demand that two sizes are equal; False if their present values differ."""
+        if a is b:
+            return True
+        difference = self.resolve(as_polynomial(a) - as_polynomial(b))
+        if not difference.terms:
+            return True
+        if self.hint(difference) != 0:
+            return False
+        self._solve(difference.primitive())
+        return True
+
+    def pin(self, size: int | Polynomial) -> int:
+        """Demand that a size stays the number it is; returns that number."""
+        if isinstance(size, int):
+            return size
+        size = self.resolve(size)
+        if size.is_constant:
+            return size.offset
+        origin = self.reason or calling_origin()
+        value = self.hint(size)
+        for v in sorted(size.variables()):
+            self.pinned[v] = origin
+            self._substitute(v, Polynomial.constant(self.hints[v]))
+        return value
+
+    def at_least(self, size: Polynomial, bound: int) -> None:
+        """Demand ``size >= bound``; kept as a minimum if the size is one width, else the size is pinned."""
+        size = self.resolve(size)
+        coefficients = size.coefficients()
+        if len(coefficients) == 1 and size.is_linear and min(coefficients.values()) > 0:
+            ((v, c),) = coefficients.items()
+            self.minimum[v] = max(self.minimum.get(v, 1), -(-(bound - size.offset) // c))
+        elif size.evaluate(lambda v: self.minimum.get(v, 1)) < bound:
+            self.pin(size)
+
+    def divide(self, size: Polynomial, divisor: int) -> Polynomial:
+        """``size // divisor``, demanding that the part that varies divides exactly."""
+        size = self.resolve(size)
+        bad = self._indivisible(size, divisor)
+        if bad:
+            if (self.hint(size) - size.offset) % divisor or not size.is_linear:
+                return Polynomial.constant(self.pin(size) // divisor)
+            by_hint: dict[int, list[int]] = {}
+            for v in bad:
+                by_hint.setdefault(self.hints[v], []).append(v)
+            for group in by_hint.values():
+                if len(group) > 1 and sum(bad[v] for v in group) % divisor == 0:
+                    for v in group[1:]:
+                        self._substitute(v, Polynomial.variable(group[0]))
+            size = self.resolve(size)
+            for v, c in self._indivisible(size, divisor).items():
+                self._make_multiple(v, divisor // gcd(c, divisor))
+            size = self.resolve(size)
+        return Polynomial({m: c // divisor for m, c in size.terms.items()})
+
+    def floor_divide(self, a: Polynomial, b: Polynomial) -> Polynomial:
+        """``a // b`` for any two sizes."""
+        a, b = self.resolve(a), self.resolve(b)
+        if b.is_constant:
+            return self.divide(a, b.offset)
+        quotient = a.divided_by(b)
+        if quotient is None:
+            times, left = divmod(self.hint(a), self.hint(b))
+            if left or not self.equate(a, b.scaled(times)):
+                return Polynomial.constant(self.pin(a) // self.pin(b))
+            quotient = Polynomial.constant(times)
+        return quotient
+
+    def is_positive(self, size: Polynomial) -> bool:
+        """Whether a size is surely at least one, whatever the widths."""
+        size = self.resolve(size)
+        return all(c >= 0 for m, c in size.terms.items() if m) and sum(size.terms.values()) >= 1
+
+    # -- solving -------------------------------------------------------------
+
+    def _indivisible(self, size: Polynomial, divisor: int) -> dict[int, int]:
+        return {m[0]: c for m, c in size.terms.items() if m and c % divisor}
+
+    def _substitute(self, v: int, value: Polynomial) -> None:
+        low = self.minimum.pop(v, None)
+        self.known[v] = value
+        if low is not None and not value.is_constant:
+            self.at_least(value, low)
+
+    def _make_multiple(self, v: int, factor: int) -> None:
+        hint = self.hints[v]
+        if hint % factor:
+            self.pin(Polynomial.variable(v))
+        else:
+            self._substitute(v, self.fresh(hint // factor).scaled(factor))
+
+    def _solve(self, difference: Polynomial) -> None:
+        """Substitute so that a polynomial whose present value is zero is zero."""
+        if not difference.is_linear:
+            self.pin(difference)
+            return
+        positive = {v: c for v, c in difference.coefficients().items() if c > 0}
+        negative = {v: -c for v, c in difference.coefficients().items() if c < 0}
+        for v, c in sorted(positive.items()):
+            twin = next((u for u, d in sorted(negative.items()) if d == c and self.hints[u] == self.hints[v]), None)
+            if twin is not None:
+                del positive[v], negative[twin]
+                # The older variable stays: it carries the name of the earlier layer.
+                self._substitute(max(v, twin), Polynomial.variable(min(v, twin)))
+        offset = difference.offset
+        if not positive and not negative:
+            return
+        for one, others, sign in ((positive, negative, -1), (negative, positive, 1)):
+            if len(one) == 1 and others:
+                ((v, c),) = one.items()
+                total = Polynomial({**{(u,): d for u, d in others.items()}, (): sign * offset})
+                quotient = self.divide(total, c)
+                if self.resolve(Polynomial.variable(v)) == Polynomial.variable(v):
+                    self._substitute(v, quotient)
+                    if quotient.offset < 0:
+                        self.at_least(quotient, 1)
+                return
+        self.pin(Polynomial({(v,): 1 for v in (*positive, *negative)}))
+
+
+def as_polynomial(size: int | Polynomial) -> Polynomial:
+    """A size as a polynomial."""
+    return size if isinstance(size, Polynomial) else Polynomial.constant(size)

@@ -1,0 +1,335 @@
+"""Symbolic sizes as `torch.SymInt`: what the network's own Python code computes with.
+
+PyTorch lets a Python object stand behind `torch.SymInt`; its C++ code then asks
+that object for every sum, product and comparison of sizes. `torch.export` puts
+sympy expressions there. A width needs far less: sizes are polynomials and a
+demand is a substitution (`precrop.cropping.solver`), which makes one operation a few
+microseconds.
+
+All use of torch's private names is in this file and in `precrop.cropping.shapes`.
+Tested with torch 2.9 to 2.14.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx.experimental.sym_node import SymNode  # (the module also gives torch.SymInt its operators)
+
+from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.solver import Solver, as_polynomial, calling_origin
+
+Dim = int | Polynomial
+
+
+class _Node:
+    """What is common to integer and boolean nodes: the answers to torch's questions of kind."""
+
+    constant = None
+    integer = False
+
+    def is_int(self) -> bool:
+        return self.integer
+
+    def is_bool(self) -> bool:
+        return not self.integer
+
+    def is_float(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def has_hint(self) -> bool:
+        return True
+
+    def clone(self) -> _Node:
+        return self
+
+    def str(self) -> str:
+        return repr(self)
+
+    _graph_repr = str
+
+
+class SizeNode(_Node):
+    """The node behind a symbolic size."""
+
+    __slots__ = ("_size", "solver")
+    integer = True
+
+    def __init__(self, solver: Solver, size: Polynomial) -> None:
+        self.solver = solver
+        self._size = size
+
+    @property
+    def size(self) -> Polynomial:
+        """The size in variables that are free now."""
+        self._size = self.solver.resolve(self._size)
+        return self._size
+
+    @property
+    def hint(self) -> int:
+        return self.solver.hint(self.size)
+
+    def __repr__(self) -> str:
+        return f"{self.hint}[{self.size!r}]"
+
+    _graph_repr = __repr__
+
+    def is_constant(self) -> bool:
+        return self.size.is_constant
+
+    def maybe_as_int(self) -> int | None:
+        return self.solver.value(self._size)
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self.solver.pin(self._size)
+
+    def int_(self) -> int:
+        return self.solver.pin(self._size)
+
+    def wrap_int(self, number: int) -> SizeNode:
+        return SizeNode(self.solver, Polynomial.constant(number))
+
+    def wrap_bool(self, value: bool) -> BoolNode:
+        return BoolNode(self.solver, value)
+
+    def _with(self, size: Polynomial) -> SizeNode:
+        return SizeNode(self.solver, size)
+
+    def add(self, other: SizeNode) -> SizeNode:
+        return self._with(self.size + other.size)
+
+    def sub(self, other: SizeNode) -> SizeNode:
+        return self._with(self.size - other.size)
+
+    def mul(self, other: SizeNode) -> SizeNode:
+        return self._with(self.size * other.size)
+
+    def neg(self) -> SizeNode:
+        return self._with(-self.size)
+
+    def pos(self) -> SizeNode:
+        return self
+
+    def int_floordiv(self, other: SizeNode) -> SizeNode:
+        return self._with(self.solver.floor_divide(self.size, other.size))
+
+    floordiv = int_floordiv
+
+    def mod(self, other: SizeNode) -> SizeNode:
+        if self.hint % other.hint:
+            self.solver.pin(self.size)
+            return self.wrap_int(self.solver.hint(self.size) % self.solver.pin(other.size))
+        self.solver.floor_divide(self.size, other.size)
+        return self.wrap_int(0)
+
+    def pow_by_natural(self, other: SizeNode) -> SizeNode:
+        result = Polynomial.constant(1)
+        for _ in range(self.solver.pin(other.size)):
+            result = result * self.size
+        return self._with(result)
+
+    def sym_max(self, other: SizeNode) -> SizeNode:
+        return self if self.hint >= other.hint else other
+
+    def sym_min(self, other: SizeNode) -> SizeNode:
+        return self if self.hint <= other.hint else other
+
+    def sym_sum(self, terms: Sequence[SizeNode]) -> SizeNode:
+        total = Polynomial({})
+        for term in terms:
+            total = total + term.size
+        return self._with(total)
+
+    # A width that becomes a float (c * 0.25, sqrt(c)) is computed at the present size. Only a float that
+    # turns into a size again would make the crop wrong, so the width is pinned there and reported.
+    def sym_float(self) -> _Number:
+        return _Number(float(self.solver.pin(self.size)))
+
+    def int_truediv(self, other: SizeNode) -> _Number:
+        return _Number(self.solver.pin(self.size) / self.solver.pin(other.size))
+
+    truediv = int_truediv
+
+    def eq(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (self.size, "eq", other.size))
+
+    def ne(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (self.size, "ne", other.size))
+
+    def lt(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (self.size, "lt", other.size))
+
+    def le(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (self.size, "le", other.size))
+
+    def gt(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (other.size, "lt", self.size))
+
+    def ge(self, other: SizeNode) -> BoolNode:
+        return BoolNode(self.solver, (other.size, "le", self.size))
+
+    # Every symbolic tensor is made contiguous, and no rule of ours reads strides.
+    def is_contiguous(self, sizes: object, strides: object) -> BoolNode:
+        return BoolNode(self.solver, True)
+
+    is_non_overlapping_and_dense = is_contiguous
+
+    def is_channels_last_contiguous_2d(self, sizes: object, strides: object) -> BoolNode:
+        return BoolNode(self.solver, False)
+
+    is_channels_last_contiguous_3d = is_channels_last_contiguous_2d
+    is_channels_last_strides_2d = is_channels_last_contiguous_2d
+    is_channels_last_strides_3d = is_channels_last_contiguous_2d
+
+
+class _Number(SymNode):
+    """A float that a size turned into; torch unwraps a node that has a constant to the constant itself."""
+
+    def __init__(self, value: float) -> None:
+        self.constant = value
+
+
+class BoolNode(_Node):
+    """The node behind a comparison of sizes; decided only when somebody asks.
+
+    ``claim`` is a bool, or ``(a, relation, b)`` with relation ``eq``, ``ne``, ``lt``, ``le``.
+    """
+
+    __slots__ = ("claim", "solver")
+
+    def __init__(self, solver: Solver, claim: bool | tuple[Polynomial, str, Polynomial]) -> None:
+        self.solver = solver
+        self.claim = claim
+
+    def __repr__(self) -> str:
+        return str(self.claim)
+
+    _graph_repr = __repr__
+
+    def is_constant(self) -> bool:
+        return isinstance(self.claim, bool)
+
+    def known(self) -> bool | None:
+        """True or False where that holds for all widths, else None."""
+        if isinstance(self.claim, bool):
+            return self.claim
+        a, relation, b = self.claim
+        difference = self.solver.resolve(b - a)
+        if difference.is_constant:
+            d = difference.offset
+            return {"eq": d == 0, "ne": d != 0, "lt": d > 0, "le": d >= 0}[relation]
+        if relation in ("lt", "le"):
+            if self.solver.is_positive(difference if relation == "lt" else difference + Polynomial.constant(1)):
+                return True
+            if self.solver.is_positive(-difference if relation == "le" else Polynomial.constant(1) - difference):
+                return False
+        return None
+
+    def _by_hint(self) -> bool:
+        a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
+        d = self.solver.hint(b) - self.solver.hint(a)
+        return {"eq": d == 0, "ne": d != 0, "lt": d > 0, "le": d >= 0}[relation]
+
+    def decide(self) -> bool:
+        """The answer at the present sizes; an equality that holds becomes a demand."""
+        answer = self.known()
+        if answer is None:
+            answer = self._by_hint()
+            a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
+            if (relation, answer) in (("eq", True), ("ne", False)):
+                self.solver.equate(a, b)
+        return answer
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.decide()
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return self.decide()
+
+    def bool_(self) -> bool:
+        """What ``if size < n`` in Python asks.
+
+        The network's own code takes a branch here: an order that another width would turn
+        round pins the sizes. Torch's own Python code asks the same way, only to check.
+        """
+        if self.known() is None and self.claim[1] in ("lt", "le"):  # type: ignore[index]
+            caller = sys._getframe(1)
+            while caller.f_code.co_name == "__bool__" and caller.f_back is not None:
+                caller = caller.f_back
+            origin = calling_origin()
+            if origin is not None and origin.file == caller.f_code.co_filename:
+                a, _, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
+                self.solver.pin(b - a)
+        return self.decide()
+
+    def _at_hint(self, file: str, line: int) -> bool:
+        answer = self.known()
+        return self._by_hint() if answer is None else answer
+
+    guard_size_oblivious = _at_hint
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return bool(self.known())
+
+    statically_known_true = guard_or_false
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self.known() is not False
+
+    def sym_and(self, other: BoolNode) -> BoolNode:
+        return BoolNode(self.solver, self.decide() and other.decide())
+
+    def sym_or(self, other: BoolNode) -> BoolNode:
+        return BoolNode(self.solver, self.decide() or other.decide())
+
+    and_, or_ = sym_and, sym_or
+
+    def sym_not(self) -> BoolNode:
+        return BoolNode(self.solver, not self.decide())
+
+    def wrap_bool(self, value: bool) -> BoolNode:
+        return BoolNode(self.solver, value)
+
+    def wrap_int(self, number: int) -> SizeNode:
+        return SizeNode(self.solver, Polynomial.constant(number))
+
+
+def symint(solver: Solver, size: Dim) -> Any:
+    """A size as torch takes it: a plain int where it is known, else a `torch.SymInt`."""
+    if isinstance(size, int):
+        return size
+    size = solver.resolve(size)
+    return size.offset if size.is_constant else torch.SymInt(SizeNode(solver, size))  # type: ignore[arg-type]
+
+
+def dim_of(size: Any) -> Dim:
+    """The size behind what torch hands out: an int, or the polynomial behind a `torch.SymInt`."""
+    if isinstance(size, torch.SymInt):
+        polynomial: Polynomial = size.node.size  # type: ignore[assignment]
+        return polynomial.offset if polynomial.is_constant else polynomial
+    return int(size)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
+    """The tensor's shape, each size an int or a polynomial."""
+    return tuple([s if type(s) is int else dim_of(s) for s in tensor.shape])
+
+
+def elements(shape: Sequence[Dim]) -> Polynomial:
+    """The number of elements of a shape."""
+    number = math.prod(s for s in shape if isinstance(s, int))
+    result = Polynomial.constant(number)
+    for size in shape:
+        if not isinstance(size, int):
+            result = result * as_polynomial(size)
+    return result

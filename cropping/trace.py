@@ -1,0 +1,319 @@
+"""Trace a network's widths by running its own forward on symbolic sizes.
+
+A data-free copy of the network is made in which every parameter's channel axes are
+variables. Its forward runs once, and what the code does with the sizes (an addition,
+a concatenation, a view, a shuffle) ties, divides or pins them. What is left free
+can be cropped. See ``docs/HOW.md``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
+from precrop.cropping.layers import Sizes, sizes_of
+from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.shapes import ShapeMode
+from precrop.cropping.solver import Solver, as_polynomial
+from precrop.cropping.symbolic import Dim, elements, shape_of, symint
+from precrop.errors import ModelNameError, TraceError
+from precrop.plan import FixedWidth
+
+# Two images: BatchNorm in train mode refuses one, and costs are divided by it again.
+_BATCH = 2
+
+
+def trace(model: nn.Module, input_shape: Sequence[int], ignore: Iterable[str] = ()) -> WidthGraph:
+    """Find every width of ``model`` that can vary, and how all sizes follow.
+
+    ``input_shape`` is one image's, (C, H, W). ``ignore`` names layers (or modules, or
+    patterns such as ``layer1.*``) whose output widths stay. The model is not touched.
+
+    Raises `TraceError` when the forward fails or branches on data, `ModelNameError`
+    for an unknown name in ``ignore``.
+    """
+    return _Trace(model, tuple(input_shape)).run(ignore)
+
+
+class _Trace:
+    def __init__(self, model: nn.Module, input_shape: tuple[int, ...]) -> None:
+        self.input_shape = input_shape
+        self.solver = Solver()
+        self.mode = ShapeMode(self.solver, self._product)
+        self.layers: dict[str, Layer] = {}
+        self.macs = Polynomial({})
+        self.activations = Polynomial({})
+        self.shapes: dict[str, tuple[Dim, ...]] = {}
+        self.attributes: dict[tuple[str, str], Any] = {}
+        self.params = Polynomial({})
+        self.weights: dict[int, str] = {}  # identity of a symbolic parameter -> its name
+        self.paths: dict[int, str] = {}  # identity of a module with parameters -> its name
+        self.entered: set[int] = set()
+        self.running: list[nn.Module] = []
+        self.counting = True
+        self.replaced: list[torch.Tensor] = []
+        self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.model = skeleton(model)
+
+    def run(self, ignore: Iterable[str]) -> WidthGraph:
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+            self._make_symbolic()
+            self.model.eval()
+            outputs = self._forward()
+            if len(self.entered) < len(self.paths):
+                # Auxiliary heads run in training only; their sizes follow the trunk's too, but cost
+                # nothing in a deployed network.
+                self.counting = False
+                self.model.train()
+                outputs += self._forward(may_fail=True)
+        with self._reason("the network's output"):
+            for tensor in outputs:
+                for size in shape_of(tensor):
+                    self.solver.pin(size)
+        self._ignore(tuple(ignore))
+        return self._graph()
+
+    # -- before the forward ----------------------------------------------------
+
+    def _make_symbolic(self) -> None:
+        made: dict[int, tuple[nn.Parameter | torch.Tensor, tuple[Dim, ...]]] = {}
+        for path, module in self.model.named_modules():
+            sizes = sizes_of(module, self.solver)
+            self._make_tensors(path, module, sizes, made)
+            for attribute, value in sizes.attributes.items():
+                self.attributes[path, attribute] = value
+                setattr(module, attribute, _symints(self.solver, value))
+            if module._parameters:
+                self.paths[id(module)] = path
+                module.register_forward_pre_hook(self._enter, prepend=True)
+                module.register_forward_hook(self._leave, always_call=True)
+
+    def _make_tensors(self, path: str, module: nn.Module, sizes: Sizes, made: dict[int, Any]) -> None:
+        for store in (module._parameters, module._buffers):
+            for name, old in store.items():
+                if old is None or name not in sizes.tensors:
+                    continue
+                if id(old) in made:  # a parameter that two modules share has the sizes of both
+                    tensor, shape = made[id(old)]
+                    for a, b in zip(shape, sizes.tensors[name], strict=True):
+                        self.solver.equate(a, b)
+                else:
+                    shape = sizes.tensors[name]
+                    tensor = self.mode.make(shape, old.dtype)
+                    if isinstance(old, nn.Parameter):
+                        tensor = nn.Parameter(tensor, requires_grad=False)
+                        self.params = self.params + elements(shape)
+                    made[id(old)] = tensor, shape
+                    self.replaced.append(old)  # kept alive, so that no identity is used twice
+                store[name] = tensor  # type: ignore[assignment]
+                full = f"{path}.{name}" if path else name
+                self.shapes[full] = shape
+                self.weights.setdefault(id(tensor), full)
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self.running.append(module)
+        self.entered.add(id(module))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.running.pop()
+
+    # -- the forward -------------------------------------------------------------
+
+    def _forward(self, may_fail: bool = False) -> list[torch.Tensor]:
+        image = self.mode.make((_BATCH, *self.input_shape), self.dtype)
+        try:
+            output = run_forward(self.model, image, self.mode)
+        except TraceError:
+            raise
+        except Exception as error:
+            if may_fail:
+                return []
+            raise TraceError(self._failure(error)) from error
+        return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+    def _failure(self, error: Exception) -> str:
+        where = f" at {self.mode.failed_at}" if self.mode.failed_at else ""
+        return (
+            f"the forward of {type(self.model).__name__} failed on an input of shape {self.input_shape}{where}: "
+            f"{error}. Expected a forward that takes one batch of images; if it wants another size, pass "
+            "input_shape=(channels, height, width)."
+        )
+
+    def _product(self, weight: torch.Tensor | None, incoming: Dim, outgoing: Dim, macs: Polynomial, activations: Polynomial) -> None:
+        """Book a multiply-add operator to the layer that owns its weight."""
+        share = int(self.counting)
+        macs, activations = (
+            Polynomial({m: c * share // _BATCH for m, c in p.terms.items()}) for p in (macs, activations)
+        )
+        self.macs = self.macs + macs
+        self.activations = self.activations + activations
+        name = None if weight is None else self.weights.get(id(weight))
+        if name is None and weight is not None and self.running:
+            # A weight computed in forward (weight standardization) belongs to the module that runs.
+            path = self.paths[id(self.running[-1])]
+            name = next((n for n in (f"{path}.weight", "weight") if n in self.shapes), None)
+        if name is None:
+            return
+        if name in self.layers:
+            layer = self.layers[name]
+            layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
+        else:
+            title = name.removesuffix(".weight")
+            self.layers[name] = Layer(title, name, incoming, outgoing, elements(self.shapes[name]), macs, activations)
+
+    # -- after the forward ---------------------------------------------------------
+
+    @contextmanager
+    def _reason(self, reason: str) -> Iterator[None]:
+        self.solver.reason = reason
+        yield
+        self.solver.reason = None
+
+    def _ignore(self, patterns: tuple[str, ...]) -> None:
+        for pattern in patterns:
+            found = [
+                layer
+                for layer in self.layers.values()
+                if fnmatchcase(layer.name, pattern) or layer.name.startswith(f"{pattern}.")
+            ]
+            if not found:
+                raise ModelNameError(_unknown_layer(pattern, [layer.name for layer in self.layers.values()]))
+            with self._reason("asked to ignore"):
+                for layer in found:
+                    self.solver.pin(layer.outgoing)
+
+    def _graph(self) -> WidthGraph:
+        solver = self.solver
+        owners: dict[int, list[Layer]] = {}
+        for layer in self.layers.values():
+            layer.incoming = _final(solver, layer.incoming)
+            layer.outgoing = _final(solver, layer.outgoing)
+            for v in as_polynomial(layer.outgoing).variables():
+                owners.setdefault(v, []).append(layer)
+        widths = tuple(self._width(v, layers) for v, layers in owners.items())
+        loose = {v for v in range(len(solver.hints)) if v not in solver.known and v not in owners}
+        for v in loose:
+            solver.known[v] = Polynomial.constant(solver.hints[v])
+
+        def final(size: Dim) -> Dim:
+            return _final(solver, size)
+
+        for layer in self.layers.values():
+            layer.incoming, layer.outgoing = final(layer.incoming), final(layer.outgoing)
+            layer.params = solver.resolve(layer.params)
+            layer.macs = solver.resolve(layer.macs)
+            layer.activations = solver.resolve(layer.activations)
+        return WidthGraph(
+            input_shape=self.input_shape,
+            widths=_distinct(widths),
+            fixed=tuple(self._fixed()),
+            layers=tuple(self.layers.values()),
+            shapes={name: tuple(map(final, shape)) for name, shape in self.shapes.items()},
+            attributes={key: _map(value, final) for key, value in self.attributes.items()},
+            params=solver.resolve(self.params),
+            macs=solver.resolve(self.macs),
+            activations=solver.resolve(self.activations),
+        )
+
+    def _width(self, v: int, layers: list[Layer]) -> FreeWidth:
+        """Name a free variable after the first layer whose whole output it is."""
+        hint = self.solver.hints[v]
+        own = next((x for x in layers if len(as_polynomial(x.outgoing).terms) == 1), layers[0])
+        multiple = as_polynomial(own.outgoing).coefficients()[v]
+        return FreeWidth(
+            name=own.name,
+            variable=v,
+            size=hint * multiple,
+            multiple=multiple,
+            minimum=self.solver.minimum.get(v, 1) * multiple,
+            layers=tuple(layer.name for layer in layers),
+        )
+
+    def _fixed(self) -> list[FixedWidth]:
+        """The layers whose output cannot vary at all, each with what pinned it."""
+        found = []
+        for layer in self.layers.values():
+            if isinstance(layer.outgoing, int) and layer.outgoing > 1:
+                reason = self._why(self.shapes[layer.weight])
+                found.append(FixedWidth(layer=layer.name, size=layer.outgoing, reason=reason))
+        return found
+
+    def _why(self, shape: tuple[Dim, ...]) -> str:
+        size = shape[0]
+        origins = []
+        pending = [size] if isinstance(size, Polynomial) else []
+        while pending:
+            for v in pending.pop().variables():
+                if v in self.solver.pinned:
+                    origins.append(self.solver.pinned[v])
+                elif v in self.solver.known:
+                    pending.append(self.solver.known[v])
+        return str(next((o for o in origins if o), "the code"))
+
+
+def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
+    """Run the forward under the mode; the frame that `calling_origin` stops at."""
+    with mode:
+        return model(image)
+
+
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy of a model that has the structure and no data.
+
+    Parameters, and the buffers of layers that have a rule, become data-free tensors;
+    other buffers (index tables, constants) are copied, since a forward may read them.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in memo:
+                memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+    plan = getattr(model, "crop_plan", None)
+    if plan is not None:
+        memo[id(plan)] = plan
+    return copy.deepcopy(model, memo)
+
+
+def _symints(solver: Solver, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(symint(solver, v) for v in value)
+    return symint(solver, value)
+
+
+def _map(value: Any, function: Any) -> Any:
+    return type(value)(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
+
+
+def _final(solver: Solver, size: Dim) -> Dim:
+    if isinstance(size, int):
+        return size
+    size = solver.resolve(size)
+    return size.offset if size.is_constant else size
+
+
+def _distinct(widths: tuple[FreeWidth, ...]) -> tuple[FreeWidth, ...]:
+    """Give widths that would share a name (parts of one layer's output) a number each."""
+    seen: dict[str, int] = {}
+    result = []
+    for width in widths:
+        seen[width.name] = seen.get(width.name, 0) + 1
+        name = width.name if seen[width.name] == 1 else f"{width.name}#{seen[width.name]}"
+        result.append(FreeWidth(**{**width.__dict__, "name": name}))
+    return tuple(result)
+
+
+def _unknown_layer(pattern: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(pattern, names, n=3)
+    hint = f" Did you mean {', '.join(near)}?" if near else f" The first layers are {', '.join(names[:5])}."
+    return f"ignore names no layer of this network: {pattern!r}.{hint} `precrop inspect` lists all."
+

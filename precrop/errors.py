@@ -1,0 +1,37 @@
+"""The one family of errors.
+
+Every message says what was got, what was expected and what to do next. The
+command line prints the message without a traceback.
+"""
+
+
+class PrecropError(ValueError):
+    """Base of every error that precrop raises on purpose."""
+
+
+class BudgetError(PrecropError):
+    """A ratio or budget that is malformed or cannot be reached."""
+
+
+class TraceError(PrecropError):
+    """A network whose forward could not be followed on symbolic widths."""
+
+
+class PlanError(PrecropError):
+    """A plan or checkpoint that is damaged, foreign, or made for another network."""
+
+
+class ModelNameError(PrecropError):
+    """A model name, factory or layer that does not exist."""
+
+
+class RecipeError(PrecropError):
+    """A recipe that does not follow the schema."""
+
+
+class MissingExtraError(PrecropError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class PrecropWarning(UserWarning):
+    """Something precrop did that the caller should know of."""

@@ -1,0 +1,45 @@
+"""Files that are whole or absent: write beside, then rename."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from precrop.errors import PrecropError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; rename it over ``path`` if the block succeeds.
+
+    On an error the temporary file is removed and ``path`` stays as it was.
+    Raises `PrecropError` when the folder does not exist or cannot be written.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise PrecropError(f"cannot write {target}: the folder {target.parent} does not exist. Create it first.")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise PrecropError(f"cannot write {target}: {error.strerror}.") from error
+    os.close(handle)
+    beside = Path(name)
+    try:
+        yield beside
+        umask = os.umask(0)
+        os.umask(umask)
+        beside.chmod(0o666 & ~umask)
+        os.replace(beside, target)
+    except OSError as error:
+        raise PrecropError(f"cannot write {target}: {error.strerror or error}.") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, all of it or none."""
+    with replacing(path) as beside:
+        beside.write_bytes(content)
