@@ -69,6 +69,11 @@ class WidthGraph:
     def __post_init__(self) -> None:
         self._index.update({width.variable: i for i, width in enumerate(self.widths)})
 
+    def __str__(self) -> str:
+        from precrop.tables import graph_text
+
+        return graph_text(self)
+
     @property
     def original(self) -> dict[str, int]:
         """The present width of each free width, by name."""

@@ -204,7 +204,8 @@ class Solver:
         offset = difference.offset
         if not positive and not negative:
             return
-        for one, others, sign in ((positive, negative, -1), (negative, positive, 1)):
+        sides = [(positive, negative, -1), (negative, positive, 1)]
+        for one, others, sign in sorted(sides, key=lambda side: min(side[0].values(), default=0)):
             if len(one) == 1 and others:
                 ((v, c),) = one.items()
                 total = Polynomial({**{(u,): d for u, d in others.items()}, (): sign * offset})

@@ -63,7 +63,10 @@ class FixedWidth(_Record):
 
 
 class LayerRow(_Record):
-    """One layer's line of the table; ``density`` is the kept share of its weights."""
+    """One layer's line of the table; ``density`` is the kept share of its weights.
+
+    ``croppable`` says whether a free width touches the layer on at least one side.
+    """
 
     name: str
     in_original: int
@@ -74,6 +77,7 @@ class LayerRow(_Record):
     params_kept: int
     macs_original: int
     macs_kept: int
+    croppable: bool
 
     @property
     def density(self) -> float:
@@ -90,6 +94,7 @@ class CropPlan(_Record):
     scorer: str
     round_to: int | None = None
     widen: bool = False
+    ignore: tuple[str, ...] = ()
     budget: Budget
     original: Size
     cropped: Size
@@ -97,6 +102,7 @@ class CropPlan(_Record):
     fixed: tuple[FixedWidth, ...] = ()
     layers: tuple[LayerRow, ...] = ()
     notes: tuple[str, ...] = ()
+    parent: CropPlan | None = Field(default=None, description="the crop that this one was made on top of")
 
     @property
     def params_ratio(self) -> float:
@@ -107,6 +113,11 @@ class CropPlan(_Record):
     def macs_ratio(self) -> float:
         """Multiply-adds kept, as a share of the original's."""
         return self.cropped.macs / self.original.macs
+
+    @property
+    def fixed_share(self) -> float:
+        """Share of the original's parameters in layers that no free width touches."""
+        return sum(row.params_original for row in self.layers if not row.croppable) / self.original.params
 
     def to_json(self) -> str:
         """The plan as indented JSON."""

@@ -1,0 +1,33 @@
+"""precrop: crop convolutional networks to a budget before they are trained.
+
+>>> small = precrop.precrop(model, 0.5)   # half the parameters and half the MACs, dense, fresh weights
+"""
+
+from pathlib import Path
+
+# In a source checkout the stages are folders beside this one (setup.py maps them into the package);
+# with this, Python started in the checkout finds them too.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "setup.py").exists() and (_checkout / "cropping" / "trace.py").exists():
+    __path__.append(str(_checkout))
+
+from precrop.api import apply, inspect, plan, precrop
+from precrop.checkpoint import load, save
+from precrop.errors import PrecropError, PrecropWarning
+from precrop.names import create_model
+from precrop.plan import CropPlan
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CropPlan",
+    "PrecropError",
+    "PrecropWarning",
+    "apply",
+    "create_model",
+    "inspect",
+    "load",
+    "plan",
+    "precrop",
+    "save",
+]

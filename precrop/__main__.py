@@ -1,0 +1,5 @@
+"""``python -m precrop``."""
+
+from precrop.cli import main
+
+main()

@@ -1,0 +1,192 @@
+"""The functions that a user calls: crop in one line, or plan, look, then apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import nn
+
+from precrop.cropping.allocate import allocate
+from precrop.cropping.graph import WidthGraph
+from precrop.cropping.layers import settled
+from precrop.cropping.shrink import shrink
+from precrop.cropping.trace import trace
+from precrop.errors import PlanError
+from precrop.inputs import (
+    checked_budget,
+    checked_input_shape,
+    checked_model,
+    checked_names,
+    checked_round_to,
+)
+from precrop.plan import Budget, CropPlan, LayerRow, ModelSpec, Width
+
+Scorer = str | Mapping[str, float]
+
+
+def precrop(
+    model: nn.Module,
+    ratio: float | None = None,
+    *,
+    params: float | None = None,
+    macs: float | None = None,
+    scorer: Scorer = "synexp",
+    round_to: int | None = None,
+    ignore: Iterable[str] = (),
+    input_shape: Sequence[int] | None = None,
+    widen: bool = False,
+) -> nn.Module:
+    """Crop a convolutional network to a budget before it is trained.
+
+    Returns a new model of the same class, dense, with fresh weights and ``.crop_plan``; the model
+    passed in is not touched. Output shapes stay.
+
+    >>> small = precrop(torchvision.models.resnet18(), 0.5)      # half the parameters and half the MACs
+    >>> small = precrop(model, params=0.5, macs=0.4, round_to=8, ignore=["conv1"])
+
+    Args:
+        model: any CNN, on any device.
+        ratio: share kept of parameters and MACs alike, in (0, 1].
+        params: share of the parameters kept; instead of ``ratio``, alone or with ``macs``.
+        macs: share of the multiply-adds kept.
+        scorer: what spreads the budget over the layers: ``"synexp"`` (the PreCrop paper, arXiv
+            2203.02549), ``"uniform"`` (one width multiplier everywhere), or a mapping of layer
+            name to the share of its weights kept (layers not named stay whole).
+        round_to: widths become multiples of this; by default of 1 to 16, growing with the width.
+        ignore: layers whose output width stays; a module name or a pattern means all layers in it.
+        input_shape: one image's (C, H, W); found from the model where it is not given.
+        widen: let layers grow beyond their own width at the same budget (PreConfig).
+
+    Raises:
+        BudgetError: a malformed budget, or one that cannot be reached.
+        TraceError: the forward fails on the input shape, or branches on data.
+        PrecropError: anything else that is wrong with the input; the base class of all.
+    """
+    graph, plan_ = _plan(model, ratio, params, macs, scorer, round_to, ignore, input_shape, widen)
+    return _build(model, graph, plan_)
+
+
+def plan(
+    model: nn.Module,
+    ratio: float | None = None,
+    *,
+    params: float | None = None,
+    macs: float | None = None,
+    scorer: Scorer = "synexp",
+    round_to: int | None = None,
+    ignore: Iterable[str] = (),
+    input_shape: Sequence[int] | None = None,
+    widen: bool = False,
+) -> CropPlan:
+    """The `CropPlan` that `precrop` would apply, without building the network; same arguments and errors."""
+    return _plan(model, ratio, params, macs, scorer, round_to, ignore, input_shape, widen)[1]
+
+
+def apply(model: nn.Module, plan: CropPlan) -> nn.Module:
+    """Crop ``model`` as ``plan`` says: the network that `precrop` returned, with fresh weights.
+
+    ``model`` is the original that the plan was made for, or one built alike. Raises `PlanError` for
+    a plan made for another network.
+    """
+    model = checked_model(model)
+    graph = trace(model, plan.input_shape, plan.ignore)
+    planned = {name: width.original for name, width in plan.widths.items()}
+    if planned != graph.original or plan.original != graph.size(graph.original):
+        if plan.parent is not None:
+            return apply(apply(model, plan.parent), plan)
+        raise PlanError(_other_network(model, graph, plan))
+    return _build(model, graph, plan)
+
+
+def inspect(model: nn.Module, input_shape: Sequence[int] | None = None, ignore: Iterable[str] = ()) -> WidthGraph:
+    """Every width of a network: free, tied with which layers, or fixed by which source line.
+
+    Print the result for a table. Raises `TraceError`, `PrecropError`.
+    """
+    model = checked_model(model)
+    return trace(model, checked_input_shape(model, input_shape), checked_names(ignore))
+
+
+def _plan(
+    model: nn.Module,
+    ratio: float | None,
+    params: float | None,
+    macs: float | None,
+    scorer: Scorer,
+    round_to: int | None,
+    ignore: Iterable[str],
+    input_shape: Sequence[int] | None,
+    widen: bool,
+) -> tuple[WidthGraph, CropPlan]:
+    model = checked_model(model)
+    budget = checked_budget(ratio, params, macs)
+    unit = checked_round_to(round_to)
+    names = checked_names(ignore)
+    graph = trace(model, checked_input_shape(model, input_shape), names)
+    widths, notes = allocate(graph, budget, scorer, unit, widen)
+    return graph, _record(model, graph, widths, budget, scorer, unit, names, widen, notes)
+
+
+def _record(
+    model: nn.Module,
+    graph: WidthGraph,
+    widths: Mapping[str, int],
+    budget: Budget,
+    scorer: Scorer,
+    round_to: int | None,
+    ignore: tuple[str, ...],
+    widen: bool,
+    notes: tuple[str, ...],
+) -> CropPlan:
+    before, after = graph.values(graph.original).__getitem__, graph.values(widths).__getitem__
+    rows = []
+    for layer in graph.layers:
+        rows.append(
+            LayerRow(
+                name=layer.name,
+                in_original=settled(layer.incoming, before),
+                in_kept=settled(layer.incoming, after),
+                out_original=settled(layer.outgoing, before),
+                out_kept=settled(layer.outgoing, after),
+                params_original=layer.params.evaluate(before),
+                params_kept=layer.params.evaluate(after),
+                macs_original=layer.macs.evaluate(before),
+                macs_kept=layer.macs.evaluate(after),
+                croppable=not layer.params.is_constant,
+            )
+        )
+    spec: ModelSpec | None = getattr(model, "model_spec", None)
+    return CropPlan(
+        model=spec,
+        input_shape=graph.input_shape,
+        scorer=scorer if isinstance(scorer, str) else "densities",
+        round_to=round_to,
+        widen=widen,
+        ignore=ignore,
+        budget=budget,
+        original=graph.size(graph.original),
+        cropped=graph.size(widths),
+        widths={w.name: Width(original=w.size, kept=widths[w.name], layers=w.layers) for w in graph.widths},
+        fixed=graph.fixed,
+        layers=tuple(rows),
+        notes=notes,
+        parent=getattr(model, "crop_plan", None),
+    )
+
+
+def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:
+    small = shrink(model, graph, {name: width.kept for name, width in plan.widths.items()})
+    small.crop_plan = plan  # type: ignore[assignment]
+    return small
+
+
+def _other_network(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> str:
+    wanted = {name: width.original for name, width in plan.widths.items()}
+    differing = [n for n in {**wanted, **graph.original} if wanted.get(n) != graph.original.get(n)]
+    detail = ", ".join(f"{n}: {wanted.get(n, 'none')} in the plan, {graph.original.get(n, 'none')} here" for n in differing[:3])
+    made_for = plan.model.name if plan.model else "a network"
+    return (
+        f"the plan was made for {made_for} of {plan.original.params:,} parameters, and this {type(model).__name__} has "
+        f"{graph.size(graph.original).params:,}{f' ({detail})' if detail else ''}. Expected the original, uncropped "
+        "network that the plan was made for."
+    )

@@ -1,0 +1,176 @@
+"""The command line: ``precrop inspect``, ``crop``, ``train``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from precrop.errors import PrecropError
+
+app = typer.Typer(
+    help="Crop convolutional networks to a budget before they are trained.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+
+_MODEL_HELP = "timm/NAME, torchvision/NAME, precrop/NAME, file.py:factory, or a saved checkpoint."
+
+Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
+InputShape = Annotated[
+    str | None,
+    typer.Option("--input-shape", metavar="C,H,W", help="One image's shape; by default the model's own.", show_default=False),
+]
+ModelArgs = Annotated[
+    list[str] | None,
+    typer.Option("--model-arg", metavar="KEY=VALUE", help="Passed to the model's builder, such as num_classes=10.", show_default=False),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="LAYER", help="A layer, module or pattern whose output width stays; may be repeated.", show_default=False),
+]
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Crop convolutional networks to a budget before they are trained."""
+    if version:
+        from precrop import __version__
+
+        typer.echo(f"precrop {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def inspect(model: Model, input_shape: InputShape = None, model_arg: ModelArgs = None, ignore: Ignore = None) -> None:
+    """List every width of MODEL: free, tied with which layers, or fixed by which source line."""
+    from precrop import api
+    from precrop.tables import fixed_table, size_line, width_table
+
+    console = _console()
+    with console.status(f"building and tracing {model}"):
+        graph = api.inspect(_build(model, model_arg), _shape(input_shape), ignore or ())
+    console.print(f"{model}, input {'x'.join(map(str, graph.input_shape))}: {size_line(graph.size(graph.original))}")
+    console.print(width_table(graph))
+    if graph.fixed:
+        console.print(fixed_table(graph))
+
+
+@app.command()
+def crop(
+    model: Model,
+    ratio: Annotated[float | None, typer.Option(help="Share kept of parameters and MACs alike, 0 < ratio <= 1.", show_default=False)] = None,
+    params: Annotated[float | None, typer.Option(help="Share of the parameters kept.", show_default=False)] = None,
+    macs: Annotated[float | None, typer.Option(help="Share of the multiply-adds kept.", show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Save the cropped network: .safetensors (weights and plan) or .json (the plan alone).", show_default=False)] = None,
+    scorer: Annotated[str, typer.Option(help="What spreads the budget over the layers: synexp or uniform.")] = "synexp",
+    round_to: Annotated[int | None, typer.Option(help="Widths become multiples of this; by default 1 to 16, growing with the width.", show_default=False)] = None,
+    ignore: Ignore = None,
+    input_shape: InputShape = None,
+    widen: Annotated[bool, typer.Option("--widen", help="Let layers grow beyond their own width (PreConfig).")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the fresh weights.")] = 0,
+    model_arg: ModelArgs = None,
+) -> None:
+    """Crop MODEL to a budget, print its plan, and save it with -o."""
+    import torch
+
+    from precrop import api
+    from precrop.checkpoint import save
+    from precrop.tables import layer_table, plan_lines
+
+    console = _console()
+    if output is not None and output.suffix not in (".safetensors", ".json"):
+        raise PrecropError(f"cannot tell what to write to {output}: expected a name ending in .safetensors or .json.")
+    torch.manual_seed(seed)
+    with console.status(f"building and cropping {model}"):
+        small = api.precrop(
+            _build(model, model_arg),
+            ratio,
+            params=params,
+            macs=macs,
+            scorer=scorer,
+            round_to=round_to,
+            ignore=ignore or (),
+            input_shape=_shape(input_shape),
+            widen=widen,
+        )
+    plan: Any = small.crop_plan
+    console.print(layer_table(plan))
+    for line in plan_lines(plan):
+        console.print(line)
+    if output is None:
+        console.print("nothing saved; pass -o FILE.safetensors to keep it")
+    elif output.suffix == ".json":
+        plan.save(output)
+    else:
+        save(small, output)
+    if output is not None:
+        console.print(f"saved {output} ({output.stat().st_size:,} bytes)")
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/configs/digits.yaml.", show_default=False)],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Change recipe entries, such as train.epochs=5.", show_default=False)] = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = Path("runs"),
+) -> None:
+    """Train what a recipe describes: dense and cropped variants, exported and measured."""
+    from precrop.recipes import train as run_recipe
+
+    run_recipe(recipe, overrides or (), runs)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # Names and numbers are printed as they are; a pipe gets whole lines, not ones cut at 80 columns.
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=140)
+
+
+def _build(name: str, model_args: list[str] | None) -> Any:
+    import yaml
+
+    from precrop.names import create_model
+
+    kwargs = {}
+    for entry in model_args or ():
+        key, equals, value = entry.partition("=")
+        if not equals:
+            raise PrecropError(f"--model-arg is {entry!r}; expected KEY=VALUE, such as num_classes=10.")
+        kwargs[key] = yaml.safe_load(value)
+    return create_model(name, **kwargs)
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise PrecropError(f"--input-shape is {text!r}; expected numbers such as 3,224,224.") from None
+
+
+def main() -> None:
+    """Run the command line; an error of precrop's own is one message, never a traceback."""
+    from precrop.errors import PrecropWarning
+
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("always", PrecropWarning)
+    try:
+        app()
+    except PrecropError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def _show_warning(message: Any, category: type[Warning], *place: Any) -> None:
+    from precrop.errors import PrecropWarning
+
+    if issubclass(category, PrecropWarning):
+        typer.echo(f"warning: {message}", err=True)
