@@ -39,11 +39,20 @@ def time_torch_pruning(model: nn.Module) -> float:
 
     model = copy.deepcopy(model).eval()
     image = torch.randn(IMAGE)
-    last = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d)) and 1000 in (getattr(m, "out_features", 0), getattr(m, "out_channels", 0))]
+    last = [
+        m
+        for m in model.modules()
+        if isinstance(m, (nn.Linear, nn.Conv2d))
+        and 1000 in (getattr(m, "out_features", 0), getattr(m, "out_channels", 0))
+    ]
     before = sum(p.numel() for p in model.parameters())
     start = time.perf_counter()
     pruner = tp.BasePruner(
-        model, image, importance=tp.importance.RandomImportance(), pruning_ratio=CHANNELS_CUT, ignored_layers=last
+        model,
+        image,
+        importance=tp.importance.RandomImportance(),
+        pruning_ratio=CHANNELS_CUT,
+        ignored_layers=last,
     )
     pruner.step()
     seconds = time.perf_counter() - start

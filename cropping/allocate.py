@@ -66,9 +66,9 @@ def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], 
                 f"densities name no layer of this network: {name!r}."
                 f"{f' Did you mean {near[0]!r}?' if near else ''} `precrop inspect` lists all."
             )
-        if not (isinstance(density, (int, float)) and 0 < density and (widen or density <= 1)):
+        if not (isinstance(density, (int, float)) and density > 0 and (widen or density <= 1)):
             raise PrecropError(
-                f"the density of {name} is {density!r}; expected the share of its weights that is kept, 0 < density <= 1."
+                f"the density of {name} is {density!r}; expected the kept share of its weights, 0 < density <= 1."
             )
     return density_path(graph, log_densities_of(graph, scorer), widen)
 
@@ -77,7 +77,9 @@ def _share_used(graph: WidthGraph, caps: Mapping[str, float | None]) -> Callable
     """The share of the tighter cap that widths (..., G) use."""
     now = graph.size(graph.original)
     costs = [
-        (graph.compiled(getattr(graph, kind)), cap * getattr(now, kind)) for kind, cap in caps.items() if cap is not None
+        (graph.compiled(getattr(graph, kind)), cap * getattr(now, kind))
+        for kind, cap in caps.items()
+        if cap is not None
     ]
 
     def used(widths: Array) -> Array:

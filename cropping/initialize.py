@@ -73,7 +73,7 @@ class Spread:
 def spread_of(tensor: torch.Tensor) -> Spread:
     """Measure a tensor (a sample of it, where it is large)."""
     flat = tensor.detach().flatten()
-    values = flat[: _SAMPLE].float()
+    values = flat[:_SAMPLE].float()
     if bool((values == values[0]).all()):
         return Spread(float(values[0]), 0.0, False, values.numel())
     mean, variance = float(values.mean()), float(values.var())
@@ -144,4 +144,3 @@ def looks_trained(model: nn.Module) -> bool:
         if mean is not None and not mean.is_meta and bool(mean.any()):
             return True
     return False
-

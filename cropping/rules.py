@@ -31,7 +31,15 @@ def _each(value: Any, n: int) -> list[int]:
 # -- convolutions and matrix products ------------------------------------------------
 
 
-def _convolve(mode: ShapeMode, x: T, weight: T, bias: T | None, spatial: Callable[[int, int, int], int], groups: Any, transposed: bool) -> T:
+def _convolve(
+    mode: ShapeMode,
+    x: T,
+    weight: T,
+    bias: T | None,
+    spatial: Callable[[int, int, int], int],
+    groups: Any,
+    transposed: bool,
+) -> T:
     solver, shape, kernel = mode.solver, shape_of(x), shape_of(weight)
     rank = len(kernel) - 2
     unbatched = len(shape) == rank + 1
@@ -57,7 +65,16 @@ def _convolve(mode: ShapeMode, x: T, weight: T, bias: T | None, spatial: Callabl
     return mode.make(result[1:] if unbatched else result, x.dtype)
 
 
-def _conv(mode: ShapeMode, x: T, weight: T, bias: T | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1) -> T:
+def _conv(
+    mode: ShapeMode,
+    x: T,
+    weight: T,
+    bias: T | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
+) -> T:
     n = weight.dim() - 2
     strides, dilations = _each(stride, n), _each(dilation, n)
 
@@ -70,7 +87,17 @@ def _conv(mode: ShapeMode, x: T, weight: T, bias: T | None = None, stride: Any =
     return _convolve(mode, x, weight, bias, size, groups, transposed=False)
 
 
-def _conv_transpose(mode: ShapeMode, x: T, weight: T, bias: T | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: Any = 1, dilation: Any = 1) -> T:
+def _conv_transpose(
+    mode: ShapeMode,
+    x: T,
+    weight: T,
+    bias: T | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: Any = 1,
+    dilation: Any = 1,
+) -> T:
     n = weight.dim() - 2
     strides, pads, extra, dilations = (_each(v, n) for v in (stride, padding, output_padding, dilation))
 
@@ -80,7 +107,18 @@ def _conv_transpose(mode: ShapeMode, x: T, weight: T, bias: T | None = None, str
     return _convolve(mode, x, weight, bias, size, groups, transposed=True)
 
 
-def _convolution(mode: ShapeMode, x: T, weight: T, bias: T | None, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: Any) -> T:
+def _convolution(
+    mode: ShapeMode,
+    x: T,
+    weight: T,
+    bias: T | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: Any,
+) -> T:
     if transposed:
         return _conv_transpose(mode, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return _conv(mode, x, weight, bias, stride, padding, dilation, groups)
@@ -103,7 +141,11 @@ def _matmul(mode: ShapeMode, a: T, b: T) -> T:
         result = result.squeeze(-1) if len(right) == 1 else result
         return result.squeeze(-2 if len(right) > 1 else -1) if len(left) == 1 else result
     mode.agree(left[-1], right[-2])
-    result_shape = [*(mode.broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else ()), left[-2], right[-1]]
+    result_shape = [
+        *(mode.broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else ()),
+        left[-2],
+        right[-1],
+    ]
     mode.on_product(None, left[-1], right[-1], elements(result_shape) * as_polynomial(left[-1]), Polynomial({}))
     return mode.make(result_shape, a.dtype)
 
@@ -130,7 +172,9 @@ def _tie_channels(mode: ShapeMode, size: Dim, parameters: Sequence[T | None]) ->
             mode.agree(shape_of(parameter)[0], size)
 
 
-def _batch_norm(mode: ShapeMode, x: T, weight: T | None, bias: T | None, mean: T | None, var: T | None, *rest: Any) -> T:
+def _batch_norm(
+    mode: ShapeMode, x: T, weight: T | None, bias: T | None, mean: T | None, var: T | None, *rest: Any
+) -> T:
     _tie_channels(mode, shape_of(x)[1], (weight, bias, mean, var))
     return mode.like(x)
 
@@ -142,7 +186,14 @@ def _group_norm(mode: ShapeMode, x: T, groups: Any, weight: T | None = None, bia
     return mode.like(x)
 
 
-def _layer_norm(mode: ShapeMode, x: T, normalized: Sequence[Any], weight: T | None = None, bias: T | None = None, *rest: Any) -> T:
+def _layer_norm(
+    mode: ShapeMode,
+    x: T,
+    normalized: Sequence[Any],
+    weight: T | None = None,
+    bias: T | None = None,
+    *rest: Any,
+) -> T:
     axes = shape_of(x)[-len(normalized) :]
     for axis, size in enumerate(axes):
         mode.agree(dim_of(normalized[axis]), size)
@@ -206,7 +257,11 @@ def _unsqueeze(mode: ShapeMode, x: T, dim: int) -> T:
 
 def _squeeze(mode: ShapeMode, x: T, dim: Any = None) -> T:
     shape = shape_of(x)
-    dims = range(len(shape)) if dim is None else [d % len(shape) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    dims = (
+        range(len(shape))
+        if dim is None
+        else [d % len(shape) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    )
     return mode.make([s for i, s in enumerate(shape) if not (i in dims and s == 1)], x.dtype)
 
 
@@ -325,7 +380,11 @@ def _select(mode: ShapeMode, x: T, dim: int, index: Any) -> T:
 
 def _mean(mode: ShapeMode, x: T, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> T:
     shape = list(shape_of(x))
-    axes = range(len(shape)) if dim is None or dim == [] else [d % len(shape) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    axes = (
+        range(len(shape))
+        if dim is None or dim == []
+        else [d % len(shape) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    )
     return mode.make([1 if i in axes else s for i, s in enumerate(shape) if keepdim or i not in axes], dtype or x.dtype)
 
 

@@ -37,7 +37,7 @@ _META = torch.device("meta")
 _DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
-class ShapeMode(TorchDispatchMode):
+class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows shapes through every operator.
 
     ``on_product(weight, incoming, outgoing, macs, activations)`` is called for each multiply-add
@@ -46,7 +46,7 @@ class ShapeMode(TorchDispatchMode):
     """
 
     def __init__(self, solver: Solver, on_product: OnProduct) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.solver = solver
         self.on_product = on_product
         self.failed_at: Origin | None = None
@@ -128,7 +128,10 @@ class ShapeMode(TorchDispatchMode):
             return kwargs["out"]
         key = (func, *((t.dtype, t.dim() == 0) for t in tensors))
         if key not in self._dtypes:
-            small = tree_map(lambda t: _scalar_like(t) if isinstance(t, torch.Tensor) else _plain(self.solver, t), (args, kwargs))
+            small = tree_map(
+                lambda t: _scalar_like(t) if isinstance(t, torch.Tensor) else _plain(self.solver, t),
+                (args, kwargs),
+            )
             self._dtypes[key] = func(*small[0], **small[1]).dtype
         return self.make(shape, self._dtypes[key])
 

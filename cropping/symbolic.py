@@ -315,7 +315,7 @@ def symint(solver: Solver, size: Dim) -> Any:
 def dim_of(size: Any) -> Dim:
     """The size behind what torch hands out: an int, or the polynomial behind a `torch.SymInt`."""
     if isinstance(size, torch.SymInt):
-        polynomial: Polynomial = size.node.size  # type: ignore[assignment]
+        polynomial = cast(SizeNode, size.node).size
         return polynomial.offset if polynomial.is_constant else polynomial
     return int(size)
 

@@ -113,7 +113,7 @@ class _Trace:
                         self.params = self.params + elements(shape)
                     made[id(old)] = tensor, shape
                     self.replaced.append(old)  # kept alive, so that no identity is used twice
-                store[name] = tensor  # type: ignore[assignment]
+                store[name] = tensor
                 full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
                 self.weights.setdefault(id(tensor), full)
@@ -147,7 +147,14 @@ class _Trace:
             "input_shape=(channels, height, width)."
         )
 
-    def _product(self, weight: torch.Tensor | None, incoming: Dim, outgoing: Dim, macs: Polynomial, activations: Polynomial) -> None:
+    def _product(
+        self,
+        weight: torch.Tensor | None,
+        incoming: Dim,
+        outgoing: Dim,
+        macs: Polynomial,
+        activations: Polynomial,
+    ) -> None:
         """Book a multiply-add operator to the layer that owns its weight."""
         share = int(self.counting)
         macs, activations = (
@@ -316,4 +323,3 @@ def _unknown_layer(pattern: str, names: list[str]) -> str:
     near = get_close_matches(pattern, names, n=3)
     hint = f" Did you mean {', '.join(near)}?" if near else f" The first layers are {', '.join(names[:5])}."
     return f"ignore names no layer of this network: {pattern!r}.{hint} `precrop inspect` lists all."
-

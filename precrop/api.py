@@ -183,7 +183,9 @@ def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:
 def _other_network(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> str:
     wanted = {name: width.original for name, width in plan.widths.items()}
     differing = [n for n in {**wanted, **graph.original} if wanted.get(n) != graph.original.get(n)]
-    detail = ", ".join(f"{n}: {wanted.get(n, 'none')} in the plan, {graph.original.get(n, 'none')} here" for n in differing[:3])
+    detail = ", ".join(
+        f"{n}: {wanted.get(n, 'none')} in the plan, {graph.original.get(n, 'none')} here" for n in differing[:3]
+    )
     made_for = plan.model.name if plan.model else "a network"
     return (
         f"the plan was made for {made_for} of {plan.original.params:,} parameters, and this {type(model).__name__} has "

@@ -24,15 +24,30 @@ _MODEL_HELP = "timm/NAME, torchvision/NAME, precrop/NAME, file.py:factory, or a 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
 InputShape = Annotated[
     str | None,
-    typer.Option("--input-shape", metavar="C,H,W", help="One image's shape; by default the model's own.", show_default=False),
+    typer.Option(
+        "--input-shape",
+        metavar="C,H,W",
+        help="One image's shape; by default the model's own.",
+        show_default=False,
+    ),
 ]
 ModelArgs = Annotated[
     list[str] | None,
-    typer.Option("--model-arg", metavar="KEY=VALUE", help="Passed to the model's builder, such as num_classes=10.", show_default=False),
+    typer.Option(
+        "--model-arg",
+        metavar="KEY=VALUE",
+        help="Passed to the model's builder, such as num_classes=10.",
+        show_default=False,
+    ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="LAYER", help="A layer, module or pattern whose output width stays; may be repeated.", show_default=False),
+    typer.Option(
+        "--ignore",
+        metavar="LAYER",
+        help="A layer, module or pattern whose output width stays; may be repeated.",
+        show_default=False,
+    ),
 ]
 
 
@@ -64,12 +79,38 @@ def inspect(model: Model, input_shape: InputShape = None, model_arg: ModelArgs =
 @app.command()
 def crop(
     model: Model,
-    ratio: Annotated[float | None, typer.Option(help="Share kept of parameters and MACs alike, 0 < ratio <= 1.", show_default=False)] = None,
-    params: Annotated[float | None, typer.Option(help="Share of the parameters kept.", show_default=False)] = None,
-    macs: Annotated[float | None, typer.Option(help="Share of the multiply-adds kept.", show_default=False)] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Save the cropped network: .safetensors (weights and plan) or .json (the plan alone).", show_default=False)] = None,
+    ratio: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share kept of parameters and MACs alike, 0 < ratio <= 1.",
+            show_default=False,
+        ),
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Share of the parameters kept.", show_default=False)
+    ] = None,
+    macs: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Share of the multiply-adds kept.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Save the cropped network: .safetensors (weights and plan) or .json (the plan alone).",
+            show_default=False,
+        ),
+    ] = None,
     scorer: Annotated[str, typer.Option(help="What spreads the budget over the layers: synexp or uniform.")] = "synexp",
-    round_to: Annotated[int | None, typer.Option(help="Widths become multiples of this; by default 1 to 16, growing with the width.", show_default=False)] = None,
+    round_to: Annotated[
+        int | None,
+        typer.Option(
+            help="Widths become multiples of this; by default 1 to 16, growing with the width.",
+            show_default=False,
+        ),
+    ] = None,
     ignore: Ignore = None,
     input_shape: InputShape = None,
     widen: Annotated[bool, typer.Option("--widen", help="Let layers grow beyond their own width (PreConfig).")] = False,
@@ -84,15 +125,14 @@ def crop(
     from precrop.tables import layer_table, plan_lines
 
     console = _console()
-    if output is not None and output.suffix not in (".safetensors", ".json"):
-        raise PrecropError(f"cannot tell what to write to {output}: expected a name ending in .safetensors or .json.")
+    _check_output(output)
     torch.manual_seed(seed)
     with console.status(f"building and cropping {model}"):
         small = api.precrop(
             _build(model, model_arg),
-            ratio,
-            params=params,
-            macs=macs,
+            _share(ratio),
+            params=_share(params),
+            macs=_share(macs),
             scorer=scorer,
             round_to=round_to,
             ignore=ignore or (),
@@ -116,7 +156,14 @@ def crop(
 @app.command()
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/configs/digits.yaml.", show_default=False)],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Change recipe entries, such as train.epochs=5.", show_default=False)] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Change recipe entries, such as train.epochs=5.",
+            show_default=False,
+        ),
+    ] = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = Path("runs"),
 ) -> None:
     """Train what a recipe describes: dense and cropped variants, exported and measured."""
@@ -131,6 +178,24 @@ def _console() -> Any:
     # Names and numbers are printed as they are; a pipe gets whole lines, not ones cut at 80 columns.
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=140)
+
+
+def _check_output(path: Path | None) -> None:
+    """Refuse before the work what would fail after it."""
+    if path is None:
+        return
+    if path.suffix not in (".safetensors", ".json"):
+        raise PrecropError(f"cannot tell what to write to {path}: expected a name ending in .safetensors or .json.")
+    if not path.parent.is_dir():
+        raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
+
+
+def _share(text: str | None) -> Any:
+    """A share as a number; what is none is left for the API to refuse, which explains the convention."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _build(name: str, model_args: list[str] | None) -> Any:
@@ -160,7 +225,7 @@ def main() -> None:
     """Run the command line; an error of precrop's own is one message, never a traceback."""
     from precrop.errors import PrecropWarning
 
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     warnings.simplefilter("always", PrecropWarning)
     try:
         app()

@@ -104,7 +104,9 @@ def checked_round_to(round_to: Any) -> int | None:
     if round_to is None:
         return None
     if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
-        raise PrecropError(f"round_to is {round_to!r}; expected a positive integer, such as 8, or None for the default.")
+        raise PrecropError(
+            f"round_to is {round_to!r}; expected a positive integer, such as 8, or None for the default."
+        )
     return round_to
 
 

@@ -48,7 +48,8 @@ def plan_lines(plan: CropPlan) -> list[str]:
     lines = [
         f"crop of {made}input {size}, scorer {plan.scorer}{unit}{', widened' if plan.widen else ''}",
         f"asked at most: {budget_text(plan.budget)}",
-        f"met: params {plan.params_ratio:.4f} ({_change(plan, 'params')}), MACs {plan.macs_ratio:.4f} ({_change(plan, 'macs')})",
+        f"met: params {plan.params_ratio:.4f} ({_change(plan, 'params')}), "
+        f"MACs {plan.macs_ratio:.4f} ({_change(plan, 'macs')})",
         fixed_line(plan),
     ]
     return [*lines, *(f"note: {note}" for note in plan.notes)]

@@ -1,0 +1,1 @@
+"""Layerwise densities: what share of each layer's weights a budget is spent on."""

@@ -35,7 +35,7 @@ def log_densities(params: Array, macs: Array, level: Array, tilt: float, widen: 
         log_p = -np.log(level[:, None] * price[None, :])
     # A layer that costs nothing of what is capped stays whole.
     log_p[:, price == 0] = 0.0
-    return log_p if widen else np.minimum(log_p, 0.0)
+    return np.asarray(log_p if widen else np.minimum(log_p, 0.0))
 
 
 def densities(

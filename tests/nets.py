@@ -31,7 +31,12 @@ class Chain(nn.Module):
 class Residual(nn.Module):
     def __init__(self, stream=16, inner=32):
         super().__init__()
-        self.stem, self.up, self.down, self.head = cbr(3, stream), cbr(stream, inner), cbr(inner, stream), Head(stream)
+        self.stem, self.up, self.down, self.head = (
+            cbr(3, stream),
+            cbr(stream, inner),
+            cbr(inner, stream),
+            Head(stream),
+        )
 
     def forward(self, x):
         x = self.stem(x)
@@ -177,7 +182,12 @@ class Pixels(nn.Module):
 class Transposed(nn.Module):
     def __init__(self, a=16, b=12, c=16):
         super().__init__()
-        self.stem, self.up, self.conv, self.head = cbr(3, a), nn.ConvTranspose2d(a, b, 2, 2), cbr(b, c), Head(c)
+        self.stem, self.up, self.conv, self.head = (
+            cbr(3, a),
+            nn.ConvTranspose2d(a, b, 2, 2),
+            cbr(b, c),
+            Head(c),
+        )
 
     def forward(self, x):
         return self.head(self.conv(self.up(self.stem(x))))

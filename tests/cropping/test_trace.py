@@ -46,7 +46,9 @@ def test_crop_equals_the_network_built_by_hand(net):
 @pytest.mark.parametrize("net", HAND_BUILT, ids=lambda net: net.__name__)
 def test_every_width_that_can_vary_does(net):
     graph = inspect(net(), input_shape=SHAPE)
-    assert [f.layer for f in graph.fixed] == [name for name in ("head.fc", "mlp.3", "aux.fc") if name in dict(net().named_modules())]
+    assert [f.layer for f in graph.fixed] == [
+        name for name in ("head.fc", "mlp.3", "aux.fc") if name in dict(net().named_modules())
+    ]
     assert all(f.reason == "the network's output" for f in graph.fixed)
 
 

@@ -1,0 +1,42 @@
+# Everything sets itself up: each target makes the virtual environment it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: demo test test-slow check format bench-speed clean
+
+# Train a small ResNet on real images dense, uniform and cropped; export and time each.
+demo: $(INSTALLED)
+	$(BIN)/precrop train recipes/configs/digits.yaml
+
+test: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m slow
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	rm -rf build/typed
+	$(BIN)/python setup.py -q build --build-lib build/typed
+	cd build/typed && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p precrop
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The README's table of cropping speed, beside Torch-Pruning.
+bench-speed: $(INSTALLED)
+	$(BIN)/pip install -q torch-pruning==1.6.1
+	$(BIN)/python benchmarks/crop_speed.py
+
+$(INSTALLED): setup.py pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip setuptools wheel
+	$(BIN)/pip install -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
