@@ -29,8 +29,8 @@ from precrop.scoring import synexp
 
 Array = NDArray[np.float64]
 
-_POINTS = 160
-_TILTS = np.array([0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+_POINTS = 120
+_TILTS = np.array([0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0])
 
 
 @dataclass(frozen=True)
@@ -127,21 +127,24 @@ def _balanced(graph: WidthGraph, paths: list[WidthPath], budget: Budget) -> Widt
     lean = np.log(fill_macs / fill_params)  # > 0: multiply-adds are the tighter cap
     points = np.linspace(fill[:, 0].max(), max(0.0, fill[:, -1].min()), _POINTS)
     rows = np.arange(ratios.shape[1])
-    result = np.empty((_POINTS, len(sizes)))
-    for i, point in enumerate(points):
-        at = [np.interp(point, fill[t], rows) for t in range(len(paths))]
-        leans = np.array([np.interp(at[t], rows, lean[t]) for t in range(len(paths))])
-        # Raising the tilt cuts multiply-adds harder, so the lean falls with it.
-        t = int(np.argmax(leans <= 0)) if (leans <= 0).any() else len(paths) - 1
-        u = max(0, t - 1)
-        share = leans[u] / (leans[u] - leans[t]) if t > u and leans[u] > 0 >= leans[t] else 1.0
-        result[i] = (1 - share) * _row(ratios[u], at[u]) + share * _row(ratios[t], at[t])
-    return WidthPath(np.maximum.accumulate(result, axis=0))
+    at = np.stack([np.interp(points, fill[t], rows) for t in range(len(paths))])  # (T, P)
+    leans = np.stack([np.interp(at[t], rows, lean[t]) for t in range(len(paths))])
+    # Raising the tilt cuts multiply-adds harder, so the lean falls with it: find where it changes sign.
+    settled = leans <= 0
+    t = np.where(settled.any(axis=0), settled.argmax(axis=0), len(paths) - 1)
+    u = np.maximum(t - 1, 0)
+    p = np.arange(len(points))
+    over, under = leans[u, p], leans[t, p]
+    share = np.where((over > 0) & (under <= 0), over / np.where(over > under, over - under, 1), 1.0)[:, None]
+    mixed = (1 - share) * _rows(ratios, u, at[u, p]) + share * _rows(ratios, t, at[t, p])
+    return WidthPath(np.maximum.accumulate(mixed, axis=0))
 
 
-def _row(ratios: Array, at: float) -> Array:
-    k = min(int(at), len(ratios) - 2)
-    return np.asarray(ratios[k] + (at - k) * (ratios[k + 1] - ratios[k]))
+def _rows(ratios: Array, path: NDArray[np.intp], at: Array) -> Array:
+    """Rows ``at`` (fractional) of the paths numbered ``path``: (P, G)."""
+    k = np.minimum(at.astype(int), ratios.shape[1] - 2)
+    below, above = ratios[path, k], ratios[path, k + 1]
+    return np.asarray(below + (at - k)[:, None] * (above - below))
 
 
 PATHS: dict[str, Callable[[WidthGraph, Budget, bool], WidthPath]] = {

@@ -47,12 +47,7 @@ class Polynomial:
         return self + other.scaled(-1)
 
     def __mul__(self, other: Polynomial) -> Polynomial:
-        terms: dict[Monomial, int] = {}
-        for a, ca in self.terms.items():
-            for b, cb in other.terms.items():
-                monomial = tuple(sorted(a + b)) if a and b else a or b
-                terms[monomial] = terms.get(monomial, 0) + ca * cb
-        return Polynomial(terms)
+        return Polynomial(_product(self.terms, other.terms))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Polynomial) and self.terms == other.terms
@@ -100,16 +95,14 @@ class Polynomial:
     def substituted(self, known: Mapping[int, Polynomial]) -> Polynomial:
         """This polynomial with every variable of ``known`` replaced."""
         terms: dict[Monomial, int] = {}
-        result: Polynomial | None = None
         for monomial, c in self.terms.items():
-            if not any(v in known for v in monomial):
-                terms[monomial] = terms.get(monomial, 0) + c
-                continue
-            term = Polynomial.constant(c)
+            term = {(): c}
             for v in monomial:
-                term = term * known.get(v, Polynomial.variable(v))
-            result = term if result is None else result + term
-        return Polynomial(terms) if result is None else result + Polynomial(terms)
+                factor = known[v].terms if v in known else {(v,): 1}
+                term = _product(term, factor)
+            for m, d in term.items():
+                terms[m] = terms.get(m, 0) + d
+        return Polynomial(terms)
 
     def divided_by(self, divisor: Polynomial) -> Polynomial | None:
         """The exact quotient, or None where the division leaves a remainder."""
@@ -147,6 +140,15 @@ def product(sizes: Iterable[int | Polynomial]) -> Polynomial:
         else:
             result = size if result is None else result * size
     return Polynomial.constant(number) if result is None else result.scaled(number)
+
+
+def _product(left: Mapping[Monomial, int], right: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    terms: dict[Monomial, int] = {}
+    for a, c in left.items():
+        for b, d in right.items():
+            monomial = tuple(sorted(a + b)) if a and b else a or b
+            terms[monomial] = terms.get(monomial, 0) + c * d
+    return terms
 
 
 def _contains(monomial: Monomial, part: Monomial) -> bool:

@@ -6,7 +6,6 @@ drawn afresh (`precrop.cropping.initialize`), and the attributes that hold sizes
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from precrop.cropping.copying import copy_structure
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.initialize import Fans, Initializer, fans_of, looks_trained
 from precrop.cropping.layers import settled
@@ -52,7 +52,7 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
                 memo[id(old)] = _resized(old, shape, fans, initializer)
     if hasattr(model, "crop_plan"):
         memo[id(model.crop_plan)] = model.crop_plan
-    small = copy.deepcopy(model, memo)
+    small = copy_structure(model, memo)
     for (path, attribute), value in graph.attributes.items():
         module = small.get_submodule(path)
         setattr(module, attribute, settled(value, values))

@@ -83,8 +83,10 @@ class Solver:
     def resolve(self, size: Polynomial) -> Polynomial:
         """The size in free variables only."""
         known = self.known
-        while any(v in known for m in size.terms for v in m):
-            size = size.substituted(known)
+        for monomial in size.terms:
+            for v in monomial:
+                if v in known:
+                    return self.resolve(size.substituted(known))
         return size
 
     def value(self, size: int | Polynomial) -> int | None:

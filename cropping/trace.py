@@ -8,7 +8,6 @@ can be cropped. See ``docs/HOW.md``.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from precrop.cropping.copying import copy_structure
 from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
 from precrop.cropping.layers import Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial
@@ -286,7 +286,7 @@ def skeleton(model: nn.Module) -> nn.Module:
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
         memo[id(plan)] = plan
-    return copy.deepcopy(model, memo)
+    return copy_structure(model, memo)
 
 
 def _symints(solver: Solver, value: Any) -> Any:
