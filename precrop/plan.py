@@ -6,6 +6,7 @@ loaded beside a checkpoint) it rebuilds the cropped network exactly.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,12 @@ class CropPlan(_Record):
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "plan") -> CropPlan:
         """Read a plan from JSON; raises `PlanError` naming ``source`` and every fault."""
+        version = _version(text)
+        if version > PLAN_VERSION:
+            # Said before the fields are checked: a newer plan's fields would look like mistakes.
+            raise PlanError(
+                f"{source} has plan version {version}; this precrop reads up to {PLAN_VERSION}. Upgrade precrop."
+            )
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -153,3 +160,11 @@ class CropPlan(_Record):
         from precrop.tables import plan_text
 
         return plan_text(self)
+
+
+def _version(text: str | bytes) -> int:
+    try:
+        version = json.loads(text)["version"]
+    except (ValueError, KeyError, TypeError):
+        return PLAN_VERSION
+    return version if isinstance(version, int) else PLAN_VERSION
