@@ -96,6 +96,9 @@ class SizeNode(_Node):
     def int_(self) -> int:
         return self.solver.pin(self._size)
 
+    def expect_size(self, file: str, line: int) -> bool:  # asked by torch before 2.10
+        return True
+
     def wrap_int(self, number: int) -> SizeNode:
         return SizeNode(self.solver, Polynomial.constant(number))
 
@@ -119,6 +122,8 @@ class SizeNode(_Node):
 
     def pos(self) -> SizeNode:
         return self
+
+    ceil = floor = pos
 
     def int_floordiv(self, other: SizeNode) -> SizeNode:
         return self._with(self.solver.floor_divide(self.size, other.size))
