@@ -16,5 +16,6 @@ def stage_packages() -> list[str]:
 setup(
     packages=["precrop", *stage_packages()],
     package_dir={"precrop": "precrop", **{f"precrop.{stage}": stage for stage in STAGES}},
+    include_package_data=False,
     package_data={"precrop": ["py.typed"], "precrop.recipes": ["configs/*.yaml"]},
 )

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 
 import numpy as np
 
+from precrop.crop_plan import Budget
 from precrop.cropping.graph import Array, WidthGraph
 from precrop.cropping.paths import PATHS, WidthPath, density_path, log_densities_of
 from precrop.cropping.rounding import WITHIN, first_fit, ladder
 from precrop.errors import BudgetError, PrecropError
-from precrop.plan import Budget
 
 # How far `widen` may go beyond a layer's own width.
 _WIDEST = 8

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+_COPY_HOOKS = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
 _PLAIN = (int, float, bool, str, bytes, type(None), type)
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -32,8 +33,8 @@ def copy_structure(model: Module, memo: dict[int, Any]) -> Module:
 
 def _copies_itself(cls: type) -> bool:
     """Whether a class says itself how it is copied."""
-    own = getattr(cls, "__getstate__", None) is not getattr(object, "__getstate__", None)
-    return own or hasattr(cls, "__deepcopy__") or cls.__reduce_ex__ is not object.__reduce_ex__
+    changed = (getattr(cls, name, None) is not getattr(object, name, None) for name in _COPY_HOOKS)
+    return any(changed)
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precrop.crop_plan import FixedWidth, Size
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.symbolic import Dim
-from precrop.plan import FixedWidth, Size
 
 Array = NDArray[np.float64]
 

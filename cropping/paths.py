@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from precrop.crop_plan import Budget
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import as_polynomial
-from precrop.plan import Budget
 from precrop.scoring import synexp
 
 Array = NDArray[np.float64]

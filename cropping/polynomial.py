@@ -96,10 +96,9 @@ class Polynomial:
         """This polynomial with every variable of ``known`` replaced."""
         terms: dict[Monomial, int] = {}
         for monomial, c in self.terms.items():
-            term = {(): c}
+            term: dict[Monomial, int] = {(): c}
             for v in monomial:
-                factor = known[v].terms if v in known else {(v,): 1}
-                term = _product(term, factor)
+                term = _product(term, known[v].terms if v in known else {(v,): 1})
             for m, d in term.items():
                 terms[m] = terms.get(m, 0) + d
         return Polynomial(terms)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from precrop.crop_plan import FixedWidth
 from precrop.cropping.copying import copy_structure
 from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
 from precrop.cropping.layers import Sizes, sizes_of
@@ -25,7 +26,6 @@ from precrop.cropping.shapes import ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
 from precrop.errors import ModelNameError, TraceError
-from precrop.plan import FixedWidth
 
 # Two images: BatchNorm in train mode refuses one, and costs are divided by it again.
 _BATCH = 2

@@ -13,9 +13,9 @@ if (_checkout / "setup.py").exists() and (_checkout / "cropping" / "trace.py").e
 
 from precrop.api import apply, inspect, plan, precrop
 from precrop.checkpoint import load, save
+from precrop.crop_plan import CropPlan
 from precrop.errors import PrecropError, PrecropWarning
 from precrop.names import create_model
-from precrop.plan import CropPlan
 
 __version__ = "0.1.0"
 

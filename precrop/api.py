@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
+from precrop.crop_plan import Budget, CropPlan, LayerRow, ModelSpec, Width
 from precrop.cropping.allocate import allocate
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.layers import settled
@@ -19,7 +20,6 @@ from precrop.inputs import (
     checked_names,
     checked_round_to,
 )
-from precrop.plan import Budget, CropPlan, LayerRow, ModelSpec, Width
 
 Scorer = str | Mapping[str, float]
 

@@ -20,11 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from precrop.crop_plan import CropPlan
 from precrop.errors import ModelNameError, PlanError, PrecropError, PrecropWarning
 from precrop.files import replacing
 from precrop.names import create_model
 from precrop.origin import identify
-from precrop.plan import CropPlan
 
 FORMAT = "precrop"
 SHOWN = 3  # tensors named in an error before "and N more"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from precrop.crop_plan import Budget
 from precrop.errors import BudgetError, PrecropError
-from precrop.plan import Budget
 
 _CONVENTION = (
     "It is the share kept, 0 < ratio <= 1, the density of the pruning-at-initialization literature "

@@ -23,8 +23,8 @@ from typing import Any
 
 from torch import nn
 
+from precrop.crop_plan import ModelSpec
 from precrop.errors import ModelNameError
-from precrop.plan import ModelSpec
 
 FORMS = "timm/NAME, torchvision/NAME, precrop/NAME, path/file.py:FACTORY, or path/file.safetensors"
 

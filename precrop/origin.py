@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from precrop.crop_plan import CropPlan, ModelSpec
 from precrop.errors import ModelNameError
 from precrop.names import create_model, listed
-from precrop.plan import CropPlan, ModelSpec
 
 
 def identify(model: nn.Module, plan: CropPlan) -> ModelSpec | None:

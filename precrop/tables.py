@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from precrop.crop_plan import Budget, CropPlan, Size
     from precrop.cropping.graph import WidthGraph
-    from precrop.plan import Budget, CropPlan, Size
 
 _PLAIN_WIDTH = 120
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from torch import nn
 
 import precrop
+from precrop.crop_plan import CropPlan
 from precrop.errors import PrecropError, RecipeError
 from precrop.export import export_onnx, measure_latency
 from precrop.export.extras import require
-from precrop.plan import CropPlan
 from precrop.recipes.data import DATASETS, ImageData
 from precrop.recipes.loading import dump_recipe, load_recipe
 from precrop.recipes.results import RunResult, VariantResult

@@ -4,12 +4,12 @@ import torchvision
 from nets import Chain, Grouped, Residual
 
 from precrop import PrecropError, inspect, plan
+from precrop.crop_plan import Budget
 from precrop.cropping.allocate import allocate
 from precrop.cropping.graph import FreeWidth
 from precrop.cropping.paths import WidthPath, shares_of_ends
 from precrop.cropping.rounding import first_fit, ladder
 from precrop.errors import BudgetError
-from precrop.plan import Budget
 
 SHAPE = (3, 8, 8)
 

@@ -16,9 +16,9 @@ from torch import nn
 
 import precrop
 from precrop.checkpoint import load, read_plan, save
+from precrop.crop_plan import CropPlan, ModelSpec
 from precrop.errors import PlanError, PrecropError
 from precrop.names import create_model
-from precrop.plan import CropPlan, ModelSpec
 from precrop.zoo import ZOO
 
 

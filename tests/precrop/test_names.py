@@ -8,10 +8,10 @@ import torchvision
 from torch import nn
 
 import precrop
+from precrop.crop_plan import ModelSpec
 from precrop.errors import ModelNameError
 from precrop.names import create_model
 from precrop.origin import identify
-from precrop.plan import ModelSpec
 from precrop.zoo import ZOO
 
 FILE = """

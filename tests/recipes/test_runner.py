@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 
 import precrop
+from precrop.crop_plan import CropPlan
 from precrop.errors import MissingExtraError, PrecropError, RecipeError
-from precrop.plan import CropPlan
 from precrop.recipes import DATASETS, load_recipe, shipped_recipes, train
 
 SHORT = [
