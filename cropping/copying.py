@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-_COPY_HOOKS = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
+_COPY_HOOKS = ("__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+# What `module.compile()` leaves belongs to the original, as in torch's own copies.
+_COMPILED = "_compiled_call_impl"
 _PLAIN = (int, float, bool, str, bytes, type(None), type)
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -27,19 +29,20 @@ def copy_structure(model: Module, memo: dict[int, Any]) -> Module:
         return copy.deepcopy(model, memo)
     new = object.__new__(type(model))
     memo[id(model)] = new
-    vars(new).update({key: _copied(value, memo) for key, value in vars(model).items()})
+    vars(new).update({key: _copied(value, memo) for key, value in vars(model).items() if key != _COMPILED})
     return new
 
 
 def _copies_itself(cls: type) -> bool:
     """Whether a class says itself how it is copied."""
-    changed = (getattr(cls, name, None) is not getattr(object, name, None) for name in _COPY_HOOKS)
-    return any(changed)
+    return any(getattr(cls, name, None) is not getattr(nn.Module, name, None) for name in _COPY_HOOKS)
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if isinstance(value, _PLAIN):
         return value
+    if type(value) in (dict, OrderedDict) and not value:
+        return type(value)()
     if id(value) in memo:
         return memo[id(value)]
     if isinstance(value, nn.Module):

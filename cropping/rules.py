@@ -176,14 +176,14 @@ def _batch_norm(
     mode: ShapeMode, x: T, weight: T | None, bias: T | None, mean: T | None, var: T | None, *rest: Any
 ) -> T:
     _tie_channels(mode, shape_of(x)[1], (weight, bias, mean, var))
-    return mode.like(x)
+    return x
 
 
 def _group_norm(mode: ShapeMode, x: T, groups: Any, weight: T | None = None, bias: T | None = None, *rest: Any) -> T:
     channels = shape_of(x)[1]
     mode.solver.floor_divide(as_polynomial(channels), as_polynomial(dim_of(groups)))
     _tie_channels(mode, channels, (weight, bias))
-    return mode.like(x)
+    return x
 
 
 def _layer_norm(
@@ -200,14 +200,14 @@ def _layer_norm(
         for parameter in (weight, bias):
             if parameter is not None:
                 mode.agree(shape_of(parameter)[axis], size)
-    return mode.like(x)
+    return x
 
 
 def _prelu(mode: ShapeMode, x: T, weight: T) -> T:
     slopes = shape_of(weight)
     if slopes and slopes[0] != 1:
         mode.agree(slopes[0], shape_of(x)[1] if x.dim() > 1 else 1)
-    return mode.like(x)
+    return x
 
 
 # -- views -----------------------------------------------------------------------------
@@ -389,11 +389,7 @@ def _mean(mode: ShapeMode, x: T, dim: Any = None, keepdim: bool = False, *, dtyp
 
 
 def _same(mode: ShapeMode, x: T, *args: Any, **kwargs: Any) -> T:
-    return mode.like(x)
-
-
-def _itself(mode: ShapeMode, x: T, *args: Any, **kwargs: Any) -> T:
-    return x
+    return x  # without data, a tensor of the same shape and type is the same tensor
 
 
 RULES: dict[str, Callable[..., Any]] = {
@@ -438,6 +434,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "hardswish": _same,
     "softmax": _same,
     "clone": _same,
-    "contiguous": _itself,
-    "detach": _itself,
+    "contiguous": _same,
+    "detach": _same,
 }

@@ -51,14 +51,15 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.on_product = on_product
         self.failed_at: Origin | None = None
         self._dtypes: dict[Any, torch.dtype] = {}
+        self._elements: dict[torch.dtype, torch.Tensor] = {}
 
     def make(self, shape: Sequence[Dim], dtype: torch.dtype) -> torch.Tensor:
         """A data-free tensor of a symbolic shape."""
-        return torch.empty([symint(self.solver, s) for s in shape], dtype=dtype, device=_META)
-
-    def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A data-free tensor of the same shape."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
+        # A view of one element with strides of zero: torch computes no symbolic strides and storage
+        # sizes for it, which makes this ten times as fast as torch.empty.
+        if dtype not in self._elements:
+            self._elements[dtype] = torch.empty(1, dtype=dtype, device=_META)
+        return self._elements[dtype].as_strided([symint(self.solver, s) for s in shape], [0] * len(shape))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from precrop.cropping.rules import RULES
@@ -117,23 +118,30 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def _pointwise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if not any(t.device.type == "meta" for t in tensors):
             return func(*args, **kwargs)
         shapes = [shape_of(t) for t in tensors]
-        shape = shapes[0] if len(shapes) == 1 else self.broadcast(*shapes)
+        shape = list(shapes[0]) if len(shapes) == 1 else self.broadcast(*shapes)
         if func._schema.name.endswith("_"):
             return args[0]
         if "out" in kwargs:
             return kwargs["out"]
-        key = (func, *((t.dtype, t.dim() == 0) for t in tensors))
+        key = (func, *((t.dtype, t.dim() == 0) if isinstance(t, torch.Tensor) else type(t) for t in leaves))
         if key not in self._dtypes:
-            small = tree_map(
-                lambda t: _scalar_like(t) if isinstance(t, torch.Tensor) else _plain(self.solver, t),
-                (args, kwargs),
-            )
+            small = tree_map(self._small, (args, kwargs))
             self._dtypes[key] = func(*small[0], **small[1]).dtype
-        return self.make(shape, self._dtypes[key])
+        dtype, first = self._dtypes[key], tensors[0]
+        if first.device.type == "meta" and dtype == first.dtype and shape == list(shapes[0]):
+            return first  # without data, a tensor of the same shape and type is the same tensor
+        return self.make(shape, dtype)
+
+    def _small(self, leaf: Any) -> Any:
+        """An argument of the least size, for asking an elementwise operator its result's type."""
+        if isinstance(leaf, torch.Tensor):
+            return torch.empty([1] if leaf.dim() else [], dtype=leaf.dtype, device=_META)
+        return self.solver.hint(as_polynomial(dim_of(leaf))) if isinstance(leaf, torch.SymInt) else leaf
 
     # -- probing -------------------------------------------------------------
 
@@ -186,14 +194,6 @@ def _symbolic(args: Any, kwargs: Any) -> bool:
         isinstance(leaf, torch.SymInt) or (isinstance(leaf, torch.Tensor) and leaf.device.type == "meta")
         for leaf in tree_leaves((args, kwargs))
     )
-
-
-def _plain(solver: Solver, leaf: Any) -> Any:
-    return solver.hint(as_polynomial(dim_of(leaf))) if isinstance(leaf, torch.SymInt) else leaf
-
-
-def _scalar_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty([1] if tensor.dim() else [], dtype=tensor.dtype, device=_META)
 
 
 def _data_message(origin: Origin | None) -> str:

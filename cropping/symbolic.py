@@ -62,17 +62,22 @@ class _Node:
 class SizeNode(_Node):
     """The node behind a symbolic size."""
 
-    __slots__ = ("_size", "solver")
+    __slots__ = ("_number", "_size", "_solved", "solver")
     integer = True
 
     def __init__(self, solver: Solver, size: Polynomial) -> None:
         self.solver = solver
         self._size = size
+        self._solved = -1  # how many variables were solved when _size and _number were last brought up to date
+        self._number: int | None = None
 
     @property
     def size(self) -> Polynomial:
         """The size in variables that are free now."""
-        self._size = self.solver.resolve(self._size)
+        if self._solved != len(self.solver.known):
+            self._solved = len(self.solver.known)
+            self._size = self.solver.resolve(self._size)
+            self._number = self._size.offset if self._size.is_constant else None
         return self._size
 
     @property
@@ -85,10 +90,13 @@ class SizeNode(_Node):
     _graph_repr = __repr__
 
     def is_constant(self) -> bool:
-        return self.size.is_constant
+        return self.maybe_as_int() is not None
 
     def maybe_as_int(self) -> int | None:
-        return self.solver.value(self._size)
+        # Torch asks this a dozen times for every tensor it makes.
+        if self._solved != len(self.solver.known):
+            self.size  # noqa: B018 - brings the number up to date
+        return self._number
 
     def guard_int(self, file: str, line: int) -> int:
         return self.solver.pin(self._size)
@@ -183,7 +191,7 @@ class SizeNode(_Node):
     def ge(self, other: SizeNode) -> BoolNode:
         return BoolNode(self.solver, (other.size, "le", self.size))
 
-    # Every symbolic tensor is made contiguous, and no rule of ours reads strides.
+    # No rule of ours reads strides, and a data-free tensor's layout decides nothing.
     def is_contiguous(self, sizes: object, strides: object) -> BoolNode:
         return BoolNode(self.solver, True)
 

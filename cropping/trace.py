@@ -59,7 +59,6 @@ class _Trace:
         self.entered: set[int] = set()
         self.running: list[nn.Module] = []
         self.counting = True
-        self.replaced: list[torch.Tensor] = []
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.model = skeleton(model)
 
@@ -84,36 +83,45 @@ class _Trace:
     # -- before the forward ----------------------------------------------------
 
     def _make_symbolic(self) -> None:
-        made: dict[int, tuple[nn.Parameter | torch.Tensor, tuple[Dim, ...]]] = {}
+        made: dict[int, tuple[torch.Tensor, tuple[Dim, ...]]] = {}
         for path, module in self.model.named_modules():
             sizes = sizes_of(module, self.solver)
             self._make_tensors(path, module, sizes, made)
             for attribute, value in sizes.attributes.items():
                 self.attributes[path, attribute] = value
                 setattr(module, attribute, _symints(self.solver, value))
-            if module._parameters:
+            if any(len(shape) > 1 for shape in sizes.tensors.values()):
                 self.paths[id(module)] = path
                 module.register_forward_pre_hook(self._enter, prepend=True)
                 module.register_forward_hook(self._leave, always_call=True)
 
     def _make_tensors(self, path: str, module: nn.Module, sizes: Sizes, made: dict[int, Any]) -> None:
+        """Replace a module's tensors by data-free ones of symbolic shape."""
+        alike: dict[Any, torch.Tensor] = {}  # scale and shift, mean and variance: one tensor stands for both
         for store in (module._parameters, module._buffers):
             for name, old in store.items():
-                if old is None or name not in sizes.tensors:
+                if old is None:
                     continue
-                if id(old) in made:  # a parameter that two modules share has the sizes of both
-                    tensor, shape = made[id(old)]
-                    for a, b in zip(shape, sizes.tensors[name], strict=True):
+                if name not in sizes.tensors:
+                    # An index table or a constant, which the forward may read.
+                    store[name] = old.detach().clone()
+                    continue
+                shape = sizes.tensors[name]
+                is_parameter = isinstance(old, nn.Parameter)
+                if id(old) in made:  # two modules share it, so it has the sizes of both
+                    tensor, other = made[id(old)]
+                    for a, b in zip(other, shape, strict=True):
                         self.solver.equate(a, b)
                 else:
-                    shape = sizes.tensors[name]
-                    tensor = self.mode.make(shape, old.dtype)
-                    if isinstance(old, nn.Parameter):
-                        tensor = nn.Parameter(tensor, requires_grad=False)
-                        self.params = self.params + elements(shape)
+                    kind = (is_parameter, old.dtype, shape) if len(shape) == 1 else name
+                    tensor = alike.get(kind)
+                    if tensor is None:
+                        tensor = self.mode.make(shape, old.dtype)
+                        alike[kind] = tensor = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
                     made[id(old)] = tensor, shape
-                    self.replaced.append(old)  # kept alive, so that no identity is used twice
-                store[name] = tensor
+                    if is_parameter:
+                        self.params = self.params + elements(shape)
+                store[name] = tensor  # type: ignore[assignment]
                 full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
                 self.weights.setdefault(id(tensor), full)
@@ -273,16 +281,14 @@ def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
 
 
 def skeleton(model: nn.Module) -> nn.Module:
-    """A copy of a model that has the structure and no data.
+    """A copy of a model's structure around the model's own parameters and buffers.
 
-    Parameters, and the buffers of layers that have a rule, become data-free tensors;
-    other buffers (index tables, constants) are copied, since a forward may read them.
+    The caller replaces them in the copy before it does anything with it.
     """
     memo: dict[int, Any] = {}
     for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in memo:
-                memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+        for store in (module._parameters, module._buffers):
+            memo.update((id(tensor), tensor) for tensor in store.values() if tensor is not None)
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
         memo[id(plan)] = plan
