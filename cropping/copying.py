@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-_COPY_HOOKS = ("__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+_COPY_HOOKS = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
 # What `module.compile()` leaves belongs to the original, as in torch's own copies.
 _COMPILED = "_compiled_call_impl"
 _PLAIN = (int, float, bool, str, bytes, type(None), type)
@@ -29,7 +29,7 @@ def copy_structure(model: Module, memo: dict[int, Any]) -> Module:
         return copy.deepcopy(model, memo)
     new = object.__new__(type(model))
     memo[id(model)] = new
-    vars(new).update({key: _copied(value, memo) for key, value in vars(model).items() if key != _COMPILED})
+    new.__setstate__({key: _copied(value, memo) for key, value in vars(model).items() if key != _COMPILED})
     return new
 
 
@@ -41,7 +41,7 @@ def _copies_itself(cls: type) -> bool:
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if isinstance(value, _PLAIN):
         return value
-    if type(value) in (dict, OrderedDict) and not value:
+    if type(value) in (dict, OrderedDict, set, list) and not value:
         return type(value)()
     if id(value) in memo:
         return memo[id(value)]

@@ -42,16 +42,14 @@ class WidthPath:
 
     log_ratio: Array
 
-    def reached_at(self, width: int, log_ratio: float) -> float:
-        """The point (fractional, in [-1, K]) at which a width reaches a ratio; K if it never does."""
+    def reached_at(self, width: int, log_ratios: Array) -> Array:
+        """The points (fractional, in [-1, K]) at which a width reaches given ratios; K where it never does."""
         column = self.log_ratio[:, width]
-        k = int(np.searchsorted(column, log_ratio))
-        if k == 0:
-            return -1.0
-        if k == len(column):
-            return float(k)
-        below, above = column[k - 1], column[k]
-        return float(k - 1 + (log_ratio - below) / (above - below))
+        above = np.searchsorted(column, log_ratios)
+        k = np.clip(above, 1, len(column) - 1)
+        rise = column[k] - column[k - 1]
+        between = k - 1 + (log_ratios - column[k - 1]) / np.where(rise > 0, rise, 1)
+        return np.where(above == 0, -1.0, np.where(above == len(column), float(len(column)), between))
 
 
 def shares_of_ends(graph: WidthGraph) -> Array:

@@ -125,7 +125,8 @@ def _climbs(widths: Sequence[FreeWidth], path: WidthPath, ladders: list[list[int
     """All rungs above the lowest in the order in which the path rounds up to them."""
     climbs = []
     for g, (width, rungs) in enumerate(zip(widths, ladders, strict=True)):
-        for k in range(1, len(rungs)):
-            halfway = (rungs[k - 1] + rungs[k]) / 2
-            climbs.append((path.reached_at(g, float(np.log(halfway / width.size))), k, g, rungs[k]))
+        sizes = np.array(rungs, float)
+        halfway = (sizes[:-1] + sizes[1:]) / 2
+        points = path.reached_at(g, np.log(halfway / width.size)).tolist()
+        climbs += [(point, k, g, rungs[k]) for k, point in enumerate(points, start=1)]
     return [(g, size) for _, _, g, size in sorted(climbs)]

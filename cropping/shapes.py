@@ -18,7 +18,7 @@ sizes must agree, and every surprise ends in a pinned width with a source line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -67,13 +67,13 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         try:
-            rule = RULES.get(name)
-            if rule is None and torch.Tag.pointwise in func.tags:
-                return self._pointwise(func, args, kwargs)
-            if not _symbolic(args, kwargs):
+            if not _symbolic(args) and not _symbolic(kwargs.values()):
                 return func(*args, **kwargs)
+            rule = RULES.get(name)
             if rule is not None:
                 return rule(self, *args, **kwargs)
+            if torch.Tag.pointwise in func.tags:
+                return self._pointwise(func, args, kwargs)
             if name in _DATA_DEPENDENT:
                 raise TraceError(_data_message(calling_origin()))
             if name.endswith("_") and not name.endswith("__"):
@@ -118,10 +118,8 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def _pointwise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        leaves = tree_leaves((args, kwargs))
+        leaves = [*args, *kwargs.values()]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if not any(t.device.type == "meta" for t in tensors):
-            return func(*args, **kwargs)
         shapes = [shape_of(t) for t in tensors]
         shape = list(shapes[0]) if len(shapes) == 1 else self.broadcast(*shapes)
         if func._schema.name.endswith("_"):
@@ -133,7 +131,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             small = tree_map(self._small, (args, kwargs))
             self._dtypes[key] = func(*small[0], **small[1]).dtype
         dtype, first = self._dtypes[key], tensors[0]
-        if first.device.type == "meta" and dtype == first.dtype and shape == list(shapes[0]):
+        if first.is_meta and dtype == first.dtype and shape == list(shapes[0]):
             return first  # without data, a tensor of the same shape and type is the same tensor
         return self.make(shape, dtype)
 
@@ -189,11 +187,15 @@ def _sizes(leaf: Any) -> tuple[Dim, ...]:
     return (dim_of(leaf),) if isinstance(leaf, torch.SymInt) else ()
 
 
-def _symbolic(args: Any, kwargs: Any) -> bool:
-    return any(
-        isinstance(leaf, torch.SymInt) or (isinstance(leaf, torch.Tensor) and leaf.device.type == "meta")
-        for leaf in tree_leaves((args, kwargs))
-    )
+def _symbolic(values: Iterable[Any]) -> bool:
+    """Whether a data-free tensor or a symbolic size is among an operator's arguments."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_meta:
+                return True
+        elif isinstance(value, torch.SymInt) or (isinstance(value, (list, tuple)) and _symbolic(value)):
+            return True
+    return False
 
 
 def _data_message(origin: Origin | None) -> str:
