@@ -14,8 +14,12 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import platform
+import re
 import time
 import warnings
+from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from networks import NETWORKS, build
@@ -62,9 +66,13 @@ def time_torch_pruning(model: nn.Module) -> float:
     return seconds
 
 
-def best(times: list[float | None]) -> float | None:
-    done = [t for t in times if t is not None]
-    return min(done) if done else None
+def machine() -> str:
+    """The machine and the versions that the figures depend on."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    processor = re.search(r"model name\s*: (.*)", text)
+    cpu = processor[1] if processor else platform.processor()
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "torch-pruning"))
+    return f"{cpu}, one thread, Python {platform.python_version()}, {packages}"
 
 
 def main() -> None:
@@ -74,27 +82,27 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    print(machine(), "\n")
     print("| network | precrop s | Torch-Pruning s | ratio |\n|---|---|---|---|", flush=True)
     ratios, slowest = [], 0.0
     for name in args.networks:
         model = build(name)
-        ours: list[float | None] = []
-        theirs: list[float | None] = []
+        ours: list[float] = []
+        theirs: list[float] = []
         failure = ""
         for _ in range(args.rounds):
             ours.append(time_precrop(model))
-            try:
-                theirs.append(time_torch_pruning(model))
-            except Exception as error:
-                failure = f"fails: {type(error).__name__}"
-                theirs.append(None)
-                break
-        mine, other = best(ours), best(theirs)
-        assert mine is not None
+            if not failure:
+                try:
+                    theirs.append(time_torch_pruning(model))
+                except Exception as error:
+                    failure = f"fails: {type(error).__name__}"
+        mine = min(ours)
         slowest = max(slowest, mine)
-        if other is not None:
-            ratios.append(mine / other)
-        peer = f"{other:.2f} | {mine / other:.2f}" if other is not None else f"{failure} | –"
+        peer = f"{failure} | –"
+        if not failure:
+            ratios.append(mine / min(theirs))
+            peer = f"{min(theirs):.2f} | {ratios[-1]:.2f}"
         print(f"| {name} | {mine:.2f} | {peer} |", flush=True)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
     print(f"\ngeometric mean of the ratios over {len(ratios)} networks: {mean:.2f}; slowest precrop: {slowest:.2f} s")

@@ -88,15 +88,21 @@ def checked_input_shape(model: nn.Module, input_shape: Sequence[int] | None) -> 
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
         return tuple(plan.input_shape)
-    first = next((m for m in model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
+    config = getattr(model, "pretrained_cfg", None) or {}
+    size = tuple(config.get("input_size") or ())
+    named = config.get("first_conv", "")
+    if size and not isinstance(named, str):  # timm: the image meets something else before a convolution
+        return size
+    modules = dict(model.named_modules())
+    first = modules.get(named) if named else None
+    if not isinstance(first, nn.Conv2d):
+        first = next((m for m in modules.values() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
     if not isinstance(first, nn.Conv2d):
         raise PrecropError(
             f"cannot tell what {type(model).__name__} takes as input: it has no two-dimensional convolution to start "
             "with. Pass input_shape=, one sample's shape without the batch."
         )
-    config = getattr(model, "pretrained_cfg", None) or {}
-    size = (config.get("input_size") or (0, _DEFAULT_SIZE, _DEFAULT_SIZE))[1:]
-    return (first.in_channels, *size)
+    return (first.in_channels, *(size[1:] or (_DEFAULT_SIZE, _DEFAULT_SIZE)))
 
 
 def checked_round_to(round_to: Any) -> int | None:
