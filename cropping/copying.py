@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import nn
@@ -29,7 +30,8 @@ def copy_structure(model: Module, memo: dict[int, Any]) -> Module:
         return copy.deepcopy(model, memo)
     new = object.__new__(type(model))
     memo[id(model)] = new
-    new.__setstate__({key: _copied(value, memo) for key, value in vars(model).items() if key != _COMPILED})
+    restore: Callable[[dict[str, Any]], None] = new.__setstate__
+    restore({key: _copied(value, memo) for key, value in vars(model).items() if key != _COMPILED})
     return new
 
 

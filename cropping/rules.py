@@ -289,11 +289,7 @@ def _cat(mode: ShapeMode, tensors: Sequence[T], dim: int = 0) -> T:
                 result[i] = as_polynomial(result[i]) + as_polynomial(size)
             else:
                 mode.agree(result[i], size)
-    return mode.make([_settled(s) for s in result], tensors[0].dtype)
-
-
-def _settled(size: Dim) -> Dim:
-    return size.offset if isinstance(size, Polynomial) and size.is_constant else size
+    return mode.make(result, tensors[0].dtype)
 
 
 def _with_axis(mode: ShapeMode, x: T, dim: int, size: Dim) -> T:
@@ -332,7 +328,7 @@ def _cut(mode: ShapeMode, x: T, size: Dim, dim: int) -> list[T]:
         last = piece
     elif not solver.is_positive(last) or not solver.is_positive(piece - last):
         return _cut(mode, _with_axis(mode, x, dim, solver.pin(whole)), solver.pin(piece), dim)
-    return [_with_axis(mode, x, dim, _settled(solver.resolve(s))) for s in [piece] * (count - 1) + [last]]
+    return [_with_axis(mode, x, dim, s) for s in [piece] * (count - 1) + [last]]
 
 
 def _slice(mode: ShapeMode, x: T, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> T:
@@ -367,7 +363,7 @@ def _slice(mode: ShapeMode, x: T, dim: int = 0, start: Any = None, end: Any = No
         solver.at_least(solver.resolve(stop), begin.offset + 1)
     if step > 1:
         length = solver.divide(length + Polynomial.constant(step - 1), step)
-    return _with_axis(mode, x, dim, _settled(solver.resolve(length)))
+    return _with_axis(mode, x, dim, length)
 
 
 def _select(mode: ShapeMode, x: T, dim: int, index: Any) -> T:

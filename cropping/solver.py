@@ -89,12 +89,17 @@ class Solver:
                     return self.resolve(size.substituted(known))
         return size
 
-    def value(self, size: int | Polynomial) -> int | None:
-        """The number that a size is known to be, or None while it can vary."""
+    def settle(self, size: int | Polynomial) -> int | Polynomial:
+        """The size in free variables only, or a plain number where nothing in it can vary."""
         if isinstance(size, int):
             return size
         size = self.resolve(size)
-        return size.offset if size.is_constant else None
+        return size.offset if size.is_constant else size
+
+    def value(self, size: int | Polynomial) -> int | None:
+        """The number that a size is known to be, or None while it can vary."""
+        settled = self.settle(size)
+        return settled if isinstance(settled, int) else None
 
     # -- demands -------------------------------------------------------------
 

@@ -319,10 +319,8 @@ class BoolNode(_Node):
 
 def symint(solver: Solver, size: Dim) -> Any:
     """A size as torch takes it: a plain int where it is known, else a `torch.SymInt`."""
-    if isinstance(size, int):
-        return size
-    size = solver.resolve(size)
-    return size.offset if size.is_constant else torch.SymInt(SizeNode(solver, size))  # type: ignore[arg-type]
+    size = solver.settle(size)
+    return size if isinstance(size, int) else torch.SymInt(SizeNode(solver, size))  # type: ignore[arg-type]
 
 
 def dim_of(size: Any) -> Dim:

@@ -8,9 +8,12 @@ can be cropped. See ``docs/HOW.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,7 +92,7 @@ class _Trace:
             self._make_tensors(path, module, sizes, made)
             for attribute, value in sizes.attributes.items():
                 self.attributes[path, attribute] = value
-                setattr(module, attribute, _symints(self.solver, value))
+                setattr(module, attribute, _map(value, partial(symint, self.solver)))
             if any(len(shape) > 1 for shape in sizes.tensors.values()):
                 self.paths[id(module)] = path
                 module.register_forward_pre_hook(self._enter, prepend=True)
@@ -98,7 +101,8 @@ class _Trace:
     def _make_tensors(self, path: str, module: nn.Module, sizes: Sizes, made: dict[int, Any]) -> None:
         """Replace a module's tensors by data-free ones of symbolic shape."""
         alike: dict[Any, torch.Tensor] = {}  # scale and shift, mean and variance: one tensor stands for both
-        for store in (module._parameters, module._buffers):
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for store in stores:
             for name, old in store.items():
                 if old is None:
                     continue
@@ -121,7 +125,7 @@ class _Trace:
                     made[id(old)] = tensor, shape
                     if is_parameter:
                         self.params = self.params + elements(shape)
-                store[name] = tensor  # type: ignore[assignment]
+                store[name] = tensor
                 full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
                 self.weights.setdefault(id(tensor), full)
@@ -207,32 +211,30 @@ class _Trace:
 
     def _graph(self) -> WidthGraph:
         solver = self.solver
+        fixed = tuple(self._fixed())
         owners: dict[int, list[Layer]] = {}
         for layer in self.layers.values():
-            layer.incoming = _final(solver, layer.incoming)
-            layer.outgoing = _final(solver, layer.outgoing)
+            layer.outgoing = solver.settle(layer.outgoing)
             for v in as_polynomial(layer.outgoing).variables():
                 owners.setdefault(v, []).append(layer)
-        widths = tuple(self._width(v, layers) for v, layers in owners.items())
-        loose = {v for v in range(len(solver.hints)) if v not in solver.known and v not in owners}
-        for v in loose:
-            solver.known[v] = Polynomial.constant(solver.hints[v])
-
-        def final(size: Dim) -> Dim:
-            return _final(solver, size)
-
+        widths = _distinct([self._width(v, layers) for v, layers in owners.items()])
+        # Sizes that no layer puts out (an unused module, the pixels of a position embedding) stay.
+        for v in range(len(solver.hints)):
+            if v not in solver.known and v not in owners:
+                solver.known[v] = Polynomial.constant(solver.hints[v])
         for layer in self.layers.values():
-            layer.incoming, layer.outgoing = final(layer.incoming), final(layer.outgoing)
+            layer.incoming = solver.settle(layer.incoming)
+            layer.outgoing = solver.settle(layer.outgoing)
             layer.params = solver.resolve(layer.params)
             layer.macs = solver.resolve(layer.macs)
             layer.activations = solver.resolve(layer.activations)
         return WidthGraph(
             input_shape=self.input_shape,
-            widths=_distinct(widths),
-            fixed=tuple(self._fixed()),
+            widths=tuple(widths),
+            fixed=fixed,
             layers=tuple(self.layers.values()),
-            shapes={name: tuple(map(final, shape)) for name, shape in self.shapes.items()},
-            attributes={key: _map(value, final) for key, value in self.attributes.items()},
+            shapes={name: tuple(map(solver.settle, shape)) for name, shape in self.shapes.items()},
+            attributes={key: _map(value, solver.settle) for key, value in self.attributes.items()},
             params=solver.resolve(self.params),
             macs=solver.resolve(self.macs),
             activations=solver.resolve(self.activations),
@@ -256,22 +258,20 @@ class _Trace:
         """The layers whose output cannot vary at all, each with what pinned it."""
         found = []
         for layer in self.layers.values():
-            if isinstance(layer.outgoing, int) and layer.outgoing > 1:
-                reason = self._why(self.shapes[layer.weight])
-                found.append(FixedWidth(layer=layer.name, size=layer.outgoing, reason=reason))
+            size = self.solver.value(layer.outgoing)
+            if size is not None and size > 1:
+                found.append(FixedWidth(layer=layer.name, size=size, reason=self._why(layer.outgoing)))
         return found
 
-    def _why(self, shape: tuple[Dim, ...]) -> str:
-        size = shape[0]
-        origins = []
-        pending = [size] if isinstance(size, Polynomial) else []
+    def _why(self, size: Dim) -> str:
+        """The first known reason among the variables that a pinned size was made of."""
+        pending = [as_polynomial(size)]
         while pending:
-            for v in pending.pop().variables():
-                if v in self.solver.pinned:
-                    origins.append(self.solver.pinned[v])
-                elif v in self.solver.known:
-                    pending.append(self.solver.known[v])
-        return str(next((o for o in origins if o), "the code"))
+            for v in sorted(pending.pop().variables()):
+                if self.solver.pinned.get(v):
+                    return str(self.solver.pinned[v])
+                pending.append(self.solver.known.get(v, Polynomial({})))
+        return "the code"
 
 
 def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
@@ -295,32 +295,19 @@ def skeleton(model: nn.Module) -> nn.Module:
     return copy_structure(model, memo)
 
 
-def _symints(solver: Solver, value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(symint(solver, v) for v in value)
-    return symint(solver, value)
-
-
-def _map(value: Any, function: Any) -> Any:
+def _map(value: Any, function: Callable[[Any], Any]) -> Any:
     return type(value)(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
 
 
-def _final(solver: Solver, size: Dim) -> Dim:
-    if isinstance(size, int):
-        return size
-    size = solver.resolve(size)
-    return size.offset if size.is_constant else size
-
-
-def _distinct(widths: tuple[FreeWidth, ...]) -> tuple[FreeWidth, ...]:
+def _distinct(widths: list[FreeWidth]) -> list[FreeWidth]:
     """Give widths that would share a name (parts of one layer's output) a number each."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     result = []
     for width in widths:
-        seen[width.name] = seen.get(width.name, 0) + 1
-        name = width.name if seen[width.name] == 1 else f"{width.name}#{seen[width.name]}"
-        result.append(FreeWidth(**{**width.__dict__, "name": name}))
-    return tuple(result)
+        seen[width.name] += 1
+        number = f"#{seen[width.name]}" if seen[width.name] > 1 else ""
+        result.append(replace(width, name=width.name + number))
+    return result
 
 
 def _unknown_layer(pattern: str, names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from torch import nn
 
@@ -12,13 +13,13 @@ from precrop.cropping.graph import WidthGraph
 from precrop.cropping.layers import settled
 from precrop.cropping.shrink import shrink
 from precrop.cropping.trace import trace
-from precrop.errors import PlanError
+from precrop.errors import PlanError, TraceError
 from precrop.inputs import (
     checked_budget,
-    checked_input_shape,
     checked_model,
     checked_names,
     checked_round_to,
+    input_shapes,
 )
 
 Scorer = str | Mapping[str, float]
@@ -103,8 +104,19 @@ def inspect(model: nn.Module, input_shape: Sequence[int] | None = None, ignore: 
 
     Print the result for a table. Raises `TraceError`, `PrecropError`.
     """
-    model = checked_model(model)
-    return trace(model, checked_input_shape(model, input_shape), checked_names(ignore))
+    return _trace(checked_model(model), input_shape, checked_names(ignore))
+
+
+def _trace(model: nn.Module, input_shape: Sequence[int] | None, ignore: tuple[str, ...]) -> WidthGraph:
+    """Trace at the shape given, else at the first that the model runs on."""
+    first, *others = input_shapes(model, input_shape)
+    try:
+        return trace(model, first, ignore)
+    except TraceError:
+        for shape in others:
+            with suppress(TraceError):
+                return trace(model, shape, ignore)
+        raise
 
 
 def _plan(
@@ -122,7 +134,7 @@ def _plan(
     budget = checked_budget(ratio, params, macs)
     unit = checked_round_to(round_to)
     names = checked_names(ignore)
-    graph = trace(model, checked_input_shape(model, input_shape), names)
+    graph = _trace(model, input_shape, names)
     widths, notes = allocate(graph, budget, scorer, unit, widen)
     return graph, _record(model, graph, widths, budget, scorer, unit, names, widen, notes)
 

@@ -72,10 +72,10 @@ _WRAPPERS = (
 )
 
 
-def checked_input_shape(model: nn.Module, input_shape: Sequence[int] | None) -> tuple[int, ...]:
-    """One image's shape (C, H, W): the one given, else the one the model tells of itself.
+def input_shapes(model: nn.Module, input_shape: Sequence[int] | None) -> list[tuple[int, ...]]:
+    """One image's shape (C, H, W): the one given, else those worth trying, the likeliest first.
 
-    A cropped model has it in its plan, a timm model the size in ``pretrained_cfg``; else the first
+    A cropped model has it in its plan, a timm model the size in ``pretrained_cfg``; else it is the first
     convolution's channels at 224 by 224. Raises `PrecropError` where none of these helps.
     """
     if input_shape is not None:
@@ -84,25 +84,28 @@ def checked_input_shape(model: nn.Module, input_shape: Sequence[int] | None) -> 
             raise PrecropError(
                 f"input_shape is {input_shape!r}; expected positive integers without the batch, such as (3, 224, 224)."
             )
-        return shape
+        return [shape]
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
-        return tuple(plan.input_shape)
+        return [tuple(plan.input_shape)]
     config = getattr(model, "pretrained_cfg", None) or {}
     size = tuple(config.get("input_size") or ())
-    named = config.get("first_conv", "")
-    if size and not isinstance(named, str):  # timm: the image meets something else before a convolution
-        return size
     modules = dict(model.named_modules())
-    first = modules.get(named) if named else None
+    named = config.get("first_conv")
+    first = modules.get(named) if isinstance(named, str) else None
     if not isinstance(first, nn.Conv2d):
         first = next((m for m in modules.values() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))), None)
-    if not isinstance(first, nn.Conv2d):
+    shapes = []
+    if isinstance(first, nn.Conv2d):
+        shapes.append((first.in_channels, *(size[1:] or (_DEFAULT_SIZE, _DEFAULT_SIZE))))
+    if size and size not in shapes:
+        shapes.append(size)  # before its first convolution such a network turns pixels into channels
+    if not shapes:
         raise PrecropError(
             f"cannot tell what {type(model).__name__} takes as input: it has no two-dimensional convolution to start "
             "with. Pass input_shape=, one sample's shape without the batch."
         )
-    return (first.in_channels, *(size[1:] or (_DEFAULT_SIZE, _DEFAULT_SIZE)))
+    return shapes
 
 
 def checked_round_to(round_to: Any) -> int | None:

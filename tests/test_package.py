@@ -17,8 +17,9 @@ import precrop
 # Where Lightning's classes are subclassed; loaded when a training starts.
 needs_lightning = {"precrop.recipes.training", "precrop.recipes.progress"}
 seen = 0
-for stage in ("precrop", "precrop.scoring", "precrop.cropping", "precrop.recipes", "precrop.recipes.data", "precrop.export"):
-    for module in pkgutil.iter_modules(importlib.import_module(stage).__path__, stage + "."):
+for stage in ("", ".scoring", ".cropping", ".recipes", ".recipes.data", ".export"):
+    package = importlib.import_module("precrop" + stage)
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         if module.name in needs_lightning or module.name.split(".")[1] in ("setup", "tests", "benchmarks", "__main__"):
             continue
         importlib.import_module(module.name)
