@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
@@ -22,6 +23,7 @@ from torch.nn.modules.conv import _ConvNd
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim
+from precrop.errors import PrecropError
 
 
 @dataclass
@@ -95,17 +97,56 @@ LAYER_KINDS: dict[type[nn.Module], Callable[[Any, Solver], Sizes]] = {
     nn.Linear: _linear,
     _NormBase: _norm,
     nn.GroupNorm: _group_norm,
-    nn.LayerNorm: _layer_norm,
-    nn.RMSNorm: _layer_norm,
     nn.PReLU: _prelu,
 }
 
-#: Qualified class name to the attributes that its forward uses as sizes (a number, or a list of numbers).
+#: Qualified class name to the attributes that its forward uses as sizes: a number, a list of numbers, or a
+#: buffer (every axis longer than one is a size).
 SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "timm.layers.blur_pool.BlurPool2d": ("channels", "filt"),
+    "timm.layers.mixed_conv2d.MixedConv2d": ("splits",),
+    "timm.layers.selective_kernel.SelectiveKernel": ("in_channels",),
+    "timm.models.cspnet.CrossStage": ("expand_chs",),
+    "timm.models.cspnet.CrossStage3": ("expand_chs",),
+    "timm.models.dpn.DualPathBlock": ("num_1x1_c",),
+    "timm.models.fasternet.Partial_conv3": ("dim_conv3", "dim_untouched"),
+    "timm.models.focalnet.FocalModulation": ("input_split",),
     "timm.models.ghostnet.GhostModule": ("out_chs",),
     "timm.models.ghostnet.GhostModuleV2": ("out_chs",),
+    "timm.models.inception_next.InceptionDWConv2d": ("split_indexes",),
+    "timm.models.mambaout.GatedConvBlock": ("split_indices",),
     "timm.models.res2net.Bottle2neck": ("width",),
+    "timm.models.rexnet.LinearBottleneck": ("in_channels",),
 }
+
+
+def register_size_attributes(cls: type[nn.Module], *attributes: str) -> None:
+    """Tell precrop which attributes of a module class are sizes that its forward uses.
+
+    >>> class Halves(nn.Module):
+    ...     def __init__(self, channels):
+    ...         super().__init__()
+    ...         self.half = channels // 2
+    ...     def forward(self, x):
+    ...         return x[:, : self.half] * x[:, self.half :].sigmoid()
+    >>> precrop.register_size_attributes(Halves, "half")
+
+    Each is an int, a list or tuple of ints, or the name of a buffer with axes of channels. Without this, a width
+    that meets such a number is fixed and reported with the line. Holds for subclasses too.
+
+    Raises `PrecropError` for something that is not a module class, or a name that is no identifier.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise PrecropError(f"got {cls!r}; expected a torch.nn.Module class, then the names of its attributes.")
+    wrong = [name for name in attributes if not (isinstance(name, str) and name.isidentifier())]
+    if wrong or not attributes:
+        raise PrecropError(f"got the attributes {attributes!r}; expected names such as 'width'.")
+    name = _qualified(cls)
+    SIZE_ATTRIBUTES[name] = tuple(dict.fromkeys((*SIZE_ATTRIBUTES.get(name, ()), *attributes)))
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
@@ -119,15 +160,19 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
         if isinstance(module, kind) and _is_plain(module):
             sizes = describe(module, solver)
             break
+    if isinstance(getattr(module, "normalized_shape", None), tuple):  # LayerNorm, RMSNorm, and timm's kinds of both
+        sizes = _layer_norm(module, solver)
     own = {**module._parameters, **module._buffers}
     sizes.tensors = {name: shape for name, shape in sizes.tensors.items() if own.get(name) is not None}
     for name, parameter in module._parameters.items():
         if parameter is not None and name not in sizes.tensors:
             sizes.tensors[name] = tuple(_fresh(solver, size) for size in parameter.shape)
     for cls in type(module).__mro__:
-        for attribute in SIZE_ATTRIBUTES.get(f"{cls.__module__}.{cls.__qualname__}", ()):
+        for attribute in SIZE_ATTRIBUTES.get(_qualified(cls), ()):
             value = getattr(module, attribute, None)
-            if isinstance(value, (list, tuple)):
+            if isinstance(value, torch.Tensor):
+                sizes.tensors[attribute] = tuple(_fresh(solver, size) for size in value.shape)
+            elif isinstance(value, (list, tuple)):
                 sizes.attributes[attribute] = type(value)(_fresh(solver, size) for size in value)
             elif isinstance(value, int):
                 sizes.attributes[attribute] = _fresh(solver, value)

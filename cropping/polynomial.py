@@ -88,6 +88,14 @@ class Polynomial:
         """Variable to coefficient, of a linear polynomial, without the constant."""
         return {m[0]: c for m, c in self.terms.items() if m}
 
+    def lone_variable(self) -> int | None:
+        """The variable that this polynomial is, or None."""
+        if len(self.terms) == 1:
+            ((monomial, c),) = self.terms.items()
+            if c == 1 and len(monomial) == 1:
+                return monomial[0]
+        return None
+
     def evaluate(self, values: Callable[[int], int]) -> int:
         """The value where variable ``v`` has the value ``values(v)``."""
         return sum(c * prod(values(v) for v in m) for m, c in self.terms.items())

@@ -36,7 +36,7 @@ def _convolve(
     x: T,
     weight: T,
     bias: T | None,
-    spatial: Callable[[int, int, int], int],
+    spatial: Callable[[int, Dim, int], Dim],
     groups: Any,
     transposed: bool,
 ) -> T:
@@ -45,7 +45,7 @@ def _convolve(
     unbatched = len(shape) == rank + 1
     if unbatched:
         shape = (1, *shape)
-    sizes = [spatial(axis, solver.pin(shape[2 + axis]), solver.pin(kernel[2 + axis])) for axis in range(rank)]
+    sizes = [spatial(axis, shape[2 + axis], solver.pin(kernel[2 + axis])) for axis in range(rank)]
     groups = dim_of(groups)
     # weight: (out, in / groups, *kernel); transposed: (in, out / groups, *kernel)
     incoming: Dim
@@ -65,6 +65,14 @@ def _convolve(
     return mode.make(result[1:] if unbatched else result, x.dtype)
 
 
+def _strided(mode: ShapeMode, length: Dim, less: int, stride: int) -> Dim:
+    """``(length - less) // stride + 1``, the positions of a window; a convolution may run over channels."""
+    if isinstance(length, int):
+        return (length - less) // stride + 1
+    reach = length - Polynomial.constant(less)
+    return (reach if stride == 1 else mode.solver.divide(reach, stride)) + Polynomial.constant(1)
+
+
 def _conv(
     mode: ShapeMode,
     x: T,
@@ -78,11 +86,11 @@ def _conv(
     n = weight.dim() - 2
     strides, dilations = _each(stride, n), _each(dilation, n)
 
-    def size(axis: int, length: int, kernel: int) -> int:
+    def size(axis: int, length: Dim, kernel: int) -> Dim:
         if padding == "same":
             return length
         pad = 0 if padding == "valid" else _each(padding, n)[axis]
-        return (length + 2 * pad - dilations[axis] * (kernel - 1) - 1) // strides[axis] + 1
+        return _strided(mode, length, dilations[axis] * (kernel - 1) + 1 - 2 * pad, strides[axis])
 
     return _convolve(mode, x, weight, bias, size, groups, transposed=False)
 
@@ -101,7 +109,8 @@ def _conv_transpose(
     n = weight.dim() - 2
     strides, pads, extra, dilations = (_each(v, n) for v in (stride, padding, output_padding, dilation))
 
-    def size(axis: int, length: int, kernel: int) -> int:
+    def size(axis: int, length: Dim, kernel: int) -> Dim:
+        length = mode.solver.pin(length)
         return (length - 1) * strides[axis] - 2 * pads[axis] + dilations[axis] * (kernel - 1) + extra[axis] + 1
 
     return _convolve(mode, x, weight, bias, size, groups, transposed=True)
@@ -351,16 +360,14 @@ def _slice(mode: ShapeMode, x: T, dim: int = 0, start: Any = None, end: Any = No
         if not stop.is_constant:
             mode.agree(stop, whole)
         stop = whole
-    elif stop.is_constant:
-        solver.at_least(whole, stop.offset)
-    elif not solver.is_positive(whole - stop):
-        stop = Polynomial.constant(solver.pin(stop))
-        solver.at_least(whole, stop.offset)
+    else:
+        stop = solver.part_of(stop, whole)
+    if not begin.is_constant:
+        begin = solver.part_of(begin, stop)
+        stop = solver.resolve(stop)
     length = solver.resolve(stop - begin)
-    if not begin.is_constant and not solver.is_positive(length):
-        length = Polynomial.constant(solver.pin(length))
-    elif begin.is_constant and begin.offset:
-        solver.at_least(solver.resolve(stop), begin.offset + 1)
+    if not solver.is_positive(length):
+        solver.at_least(length, 1)
     if step > 1:
         length = solver.divide(length + Polynomial.constant(step - 1), step)
     return _with_axis(mode, x, dim, length)

@@ -8,7 +8,7 @@ A `ShapeMode` receives every operator the forward calls. What happens then:
    a rule in `precrop.cropping.rules.RULES`;
 3. a composite operator is taken apart by torch itself into ones that have;
 4. **any other** is *probed*: torch's own shape function runs on data-free tensors
-   at the present sizes and at two multiples of each symbolic size, and each output
+   at the present sizes and at a few others, and each output
    size is read off as a linear form. Sizes that only fit together are tied; sizes
    for which no form fits are pinned.
 
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from precrop.cropping.polynomial import Polynomial
-from precrop.cropping.probe import Scale, Shapes, fit
+from precrop.cropping.probe import Shapes, Sizes, fit
 from precrop.cropping.solver import Origin, Solver, as_polynomial, calling_origin
 from precrop.cropping.symbolic import Dim, dim_of, shape_of, symint
 from precrop.errors import TraceError
@@ -102,13 +102,19 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for shape in shapes:
                 if -axis > len(shape):
                     continue
-                other = shape[axis]
+                other = self._unless_one(shape[axis])
                 if size == 1:
                     size = other
                 elif other != 1:
                     self.agree(size, other)
             result.append(size)
         return result
+
+    def _unless_one(self, size: Dim) -> Dim:
+        """The size, pinned where it is one now: it broadcasts, and a wider one would not."""
+        if isinstance(size, Polynomial) and self.solver.hint(size) == 1:
+            return self.solver.pin(size)
+        return size
 
     def agree(self, a: Dim, b: Dim) -> None:
         """Demand two equal sizes, as the operator does; raises as torch would if they differ now."""
@@ -152,9 +158,9 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(size, Polynomial):
                     atoms.setdefault(size, self.solver.hint(size))
 
-        def run(scale: Scale) -> Any:
+        def run(sizes: Sizes) -> Any:
             def at(size: Dim) -> int:
-                return size if isinstance(size, int) else atoms[size] * scale.get(size, 1)
+                return size if isinstance(size, int) else sizes.get(size, atoms[size])
 
             def concrete(leaf: Any) -> Any:
                 if isinstance(leaf, torch.Tensor):
@@ -164,9 +170,9 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = tree_unflatten([concrete(leaf) for leaf in leaves], spec)
             return func(*values[0], **values[1])
 
-        def shapes_at(scale: Scale) -> Shapes | None:
+        def shapes_at(sizes: Sizes) -> Shapes | None:
             try:
-                return [list(out.shape) for out in tree_leaves(run(scale)) if isinstance(out, torch.Tensor)]
+                return [list(out.shape) for out in tree_leaves(run(sizes)) if isinstance(out, torch.Tensor)]
             except (RuntimeError, ValueError, IndexError, NotImplementedError):
                 return None
 

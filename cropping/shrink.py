@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from precrop.cropping.copying import copy_structure
+from precrop.cropping.followers import set_attribute
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.initialize import Fans, Initializer, fans_of, looks_trained
 from precrop.cropping.layers import settled
@@ -54,8 +55,7 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
         memo[id(model.crop_plan)] = model.crop_plan
     small = copy_structure(model, memo)
     for (path, attribute), value in graph.attributes.items():
-        module = small.get_submodule(path)
-        setattr(module, attribute, settled(value, values))
+        set_attribute(small, path, attribute, settled(value, values))
     if trained:
         for module in small.modules():
             method = getattr(module, "reset_parameters", None)
@@ -66,5 +66,21 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
 
 def _resized(old: torch.Tensor, shape: tuple[int, ...], fans: Fans | None, initializer: Initializer) -> torch.Tensor:
     with torch.no_grad():
-        new = old.detach().clone() if tuple(old.shape) == shape else initializer.draw(old, shape, fans)
+        if tuple(old.shape) == shape:
+            new = old.detach().clone()
+        elif isinstance(old, nn.Parameter) or _is_constant(old):
+            new = initializer.draw(old, shape, fans)
+        else:
+            new = _recut(old, shape)
     return nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
+
+
+def _is_constant(old: torch.Tensor) -> bool:
+    return old.is_meta or bool((old == old.flatten()[0]).all())
+
+
+def _recut(old: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A buffer's values for fewer channels (a blur filter for each), or repeated for more."""
+    for axis, size in enumerate(shape):
+        old = old.index_select(axis, torch.arange(size, device=old.device) % old.shape[axis])
+    return old.clone()

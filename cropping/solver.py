@@ -139,6 +139,32 @@ class Solver:
         elif size.evaluate(lambda v: self.minimum.get(v, 1)) < bound:
             self.pin(size)
 
+    def part_of(self, part: Polynomial, whole: Polynomial) -> Polynomial:
+        """Demand ``part <= whole`` for all widths; returns the part.
+
+        A whole that is one free width becomes the part and a rest that varies by itself; a part that
+        is one free width becomes the width of the same size in the whole. Else both are pinned.
+        """
+        part, whole = self.resolve(part), self.resolve(whole)
+        if part.is_constant:
+            self.at_least(whole, part.offset)
+        elif any(c < 0 for c in (whole - part).terms.values()):
+            lone = whole.lone_variable()
+            twin = self._twin(part.lone_variable(), whole)
+            if lone is not None:
+                self._substitute(lone, part + self.fresh(self.hint(whole - part)))
+            elif twin is not None:
+                self.equate(part, Polynomial.variable(twin))
+            else:
+                self.pin(part)
+                self.at_least(whole, self.hint(part))
+        return self.resolve(part)
+
+    def _twin(self, v: int | None, whole: Polynomial) -> int | None:
+        if v is None or v in whole.variables():
+            return None
+        return next((u for u, c in sorted(whole.coefficients().items()) if self.hints[u] == self.hints[v]), None)
+
     def divide(self, size: Polynomial, divisor: int) -> Polynomial:
         """``size // divisor``, demanding that the part that varies divides exactly."""
         size = self.resolve(size)

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from precrop.crop_plan import FixedWidth
 from precrop.cropping.copying import copy_structure
+from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
 from precrop.cropping.layers import Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial
@@ -68,18 +69,21 @@ class _Trace:
     def run(self, ignore: Iterable[str]) -> WidthGraph:
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):
             self._make_symbolic()
+            followers = Followers(self.model, self.solver, self.attributes)
             self.model.eval()
             outputs = self._forward()
+            self.attributes.update(followers.finish(outputs))
             if len(self.entered) < len(self.paths):
                 # Auxiliary heads run in training only; their sizes follow the trunk's too, but cost
                 # nothing in a deployed network.
                 self.counting = False
                 self.model.train()
                 outputs += self._forward(may_fail=True)
-        with self._reason("the network's output"):
-            for tensor in outputs:
-                for size in shape_of(tensor):
-                    self.solver.pin(size)
+        if not returns_features(self.model):
+            with self._reason("the network's output"):
+                for tensor in outputs:
+                    for size in shape_of(tensor):
+                        self.solver.pin(size)
         self._ignore(tuple(ignore))
         return self._graph()
 
