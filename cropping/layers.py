@@ -28,10 +28,15 @@ from precrop.errors import PrecropError
 
 @dataclass
 class Sizes:
-    """The symbolic sizes of one module: tensor name to shape, attribute name to size or list of sizes."""
+    """The symbolic sizes of one module: tensor name to shape, attribute name to size or list of sizes.
+
+    ``told`` are numbers that go by a usual name and may or may not be read by a forward; see
+    `precrop.cropping.followers`.
+    """
 
     tensors: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
     attributes: dict[str, Dim | tuple[Dim, ...] | list[Dim]] = field(default_factory=dict)
+    told: dict[str, Dim] = field(default_factory=dict)
 
 
 def _fresh(solver: Solver, size: int) -> Dim:
@@ -105,19 +110,21 @@ LAYER_KINDS: dict[type[nn.Module], Callable[[Any, Solver], Sizes]] = {
 SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.layers.blur_pool.BlurPool2d": ("channels", "filt"),
     "timm.layers.mixed_conv2d.MixedConv2d": ("splits",),
-    "timm.layers.selective_kernel.SelectiveKernel": ("in_channels",),
     "timm.models.cspnet.CrossStage": ("expand_chs",),
     "timm.models.cspnet.CrossStage3": ("expand_chs",),
     "timm.models.dpn.DualPathBlock": ("num_1x1_c",),
     "timm.models.fasternet.Partial_conv3": ("dim_conv3", "dim_untouched"),
     "timm.models.focalnet.FocalModulation": ("input_split",),
-    "timm.models.ghostnet.GhostModule": ("out_chs",),
-    "timm.models.ghostnet.GhostModuleV2": ("out_chs",),
     "timm.models.inception_next.InceptionDWConv2d": ("split_indexes",),
     "timm.models.mambaout.GatedConvBlock": ("split_indices",),
+    "timm.models.metaformer.Scale": ("shape",),
     "timm.models.res2net.Bottle2neck": ("width",),
-    "timm.models.rexnet.LinearBottleneck": ("in_channels",),
+    "timm.models.shvit.SHSA": ("dim", "qk_dim", "pdim"),
 }
+
+#: Names under which modules of any class keep the size of what enters or leaves them.
+INPUT_NAMES = ("in_channels", "in_chs", "in_features", "in_dim", "head_hidden_size")
+OUTPUT_NAMES = ("out_channels", "out_chs", "out_features", "out_dim", "num_features")
 
 
 def register_size_attributes(cls: type[nn.Module], *attributes: str) -> None:
@@ -176,6 +183,10 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
                 sizes.attributes[attribute] = type(value)(_fresh(solver, size) for size in value)
             elif isinstance(value, int):
                 sizes.attributes[attribute] = _fresh(solver, value)
+    for attribute in (*INPUT_NAMES, *OUTPUT_NAMES):
+        value = vars(module).get(attribute)
+        if type(value) is int and attribute not in sizes.attributes:
+            sizes.told[attribute] = _fresh(solver, value)
     return sizes
 
 

@@ -313,6 +313,10 @@ def _split_sizes(mode: ShapeMode, x: T, sizes: Sequence[Any], dim: int = 0) -> l
     for piece in pieces:
         total = total + as_polynomial(piece)
     mode.agree(shape_of(x)[dim], total)
+    for piece in map(as_polynomial, pieces):
+        if not mode.solver.is_positive(piece):  # such as [part, whole - part]
+            taken = Polynomial({m: -c for m, c in mode.solver.resolve(piece).terms.items() if c < 0})
+            mode.solver.part_of(taken, piece + taken)
     return [_with_axis(mode, x, dim, piece) for piece in pieces]
 
 

@@ -62,13 +62,15 @@ class Solver:
 
     ``hints[v]`` is the present value of variable ``v``; ``known`` maps a solved
     variable to a polynomial in free ones; ``pinned`` says why a variable became
-    a number; ``minimum`` holds lower bounds above one (a slice of fixed length).
+    a number; ``minimum`` holds lower bounds above one (a slice of fixed length); ``compared`` are
+    variables whose present value decided a branch without becoming a demand.
     """
 
     hints: list[int] = field(default_factory=list)
     known: dict[int, Polynomial] = field(default_factory=dict)
     pinned: dict[int, Origin | str | None] = field(default_factory=dict)
     minimum: dict[int, int] = field(default_factory=dict)
+    compared: set[int] = field(default_factory=set)
     reason: str | None = None
 
     def fresh(self, hint: int) -> Polynomial:

@@ -261,6 +261,8 @@ class BoolNode(_Node):
             a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
             if (relation, answer) in (("eq", True), ("ne", False)):
                 self.solver.equate(a, b)
+            else:
+                self.solver.compared |= a.variables() | b.variables()
         return answer
 
     def guard_bool(self, file: str, line: int) -> bool:

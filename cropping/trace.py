@@ -57,6 +57,7 @@ class _Trace:
         self.activations = Polynomial({})
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
+        self.told: dict[tuple[str, str], Dim] = {}
         self.params = Polynomial({})
         self.weights: dict[int, str] = {}  # identity of a symbolic parameter -> its name
         self.paths: dict[int, str] = {}  # identity of a module with parameters -> its name
@@ -69,10 +70,9 @@ class _Trace:
     def run(self, ignore: Iterable[str]) -> WidthGraph:
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):
             self._make_symbolic()
-            followers = Followers(self.model, self.solver, self.attributes)
+            followers = Followers(self.model, self.solver, self.told)
             self.model.eval()
             outputs = self._forward()
-            self.attributes.update(followers.finish(outputs))
             if len(self.entered) < len(self.paths):
                 # Auxiliary heads run in training only; their sizes follow the trunk's too, but cost
                 # nothing in a deployed network.
@@ -84,6 +84,7 @@ class _Trace:
                 for tensor in outputs:
                     for size in shape_of(tensor):
                         self.solver.pin(size)
+        self.attributes.update(followers.finish(outputs, self._variables()))
         self._ignore(tuple(ignore))
         return self._graph()
 
@@ -97,6 +98,9 @@ class _Trace:
             for attribute, value in sizes.attributes.items():
                 self.attributes[path, attribute] = value
                 setattr(module, attribute, _map(value, partial(symint, self.solver)))
+            for attribute, size in sizes.told.items():
+                self.told[path, attribute] = size
+                setattr(module, attribute, symint(self.solver, size))
             if any(len(shape) > 1 for shape in sizes.tensors.values()):
                 self.paths[id(module)] = path
                 module.register_forward_pre_hook(self._enter, prepend=True)
@@ -193,6 +197,11 @@ class _Trace:
             self.layers[name] = Layer(title, name, incoming, outgoing, elements(self.shapes[name]), macs, activations)
 
     # -- after the forward ---------------------------------------------------------
+
+    def _variables(self) -> set[int]:
+        """The variables that the shapes of the network's tensors are made of."""
+        sizes = (self.solver.resolve(as_polynomial(size)) for shape in self.shapes.values() for size in shape)
+        return {v for size in sizes for v in size.variables()}
 
     @contextmanager
     def _reason(self, reason: str) -> Iterator[None]:
