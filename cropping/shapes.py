@@ -176,7 +176,10 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except (RuntimeError, ValueError, IndexError, NotImplementedError):
                 return None
 
-        outputs, out_spec = tree_flatten(run({}))
+        try:
+            outputs, out_spec = tree_flatten(run({}))
+        except NotImplementedError as error:  # a shape that depends on values, such as a mask's count
+            raise TraceError(_data_message(calling_origin())) from error
         forms = fit(self.solver, shapes_at, list(atoms))
         if forms is None:
             for atom in atoms:

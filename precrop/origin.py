@@ -62,8 +62,7 @@ def _first_match(specs: Iterable[ModelSpec], model: nn.Module, plan: CropPlan) -
         try:
             # What the stored plan will give back: JSON turns tuples into lists and refuses objects.
             stored = ModelSpec(name=spec.name, kwargs=json.loads(json.dumps(spec.kwargs)))
-            with _EmptyOnMeta():
-                original = create_model(stored.name, **stored.kwargs).to("meta")
+            original = _without_memory(stored)
         except (ModelNameError, TypeError, ValueError):
             continue
         if _layout(original) == layout:
@@ -77,6 +76,16 @@ def _first_match(specs: Iterable[ModelSpec], model: nn.Module, plan: CropPlan) -
         except Exception:
             continue  # whatever a wrong candidate fails with, it is no match
     return None
+
+
+def _without_memory(spec: ModelSpec) -> nn.Module:
+    """The network on the meta device."""
+    try:
+        with _EmptyOnMeta():
+            return create_model(spec.name, **spec.kwargs).to("meta")
+    except ModelNameError:
+        # A builder that runs part of the network to measure it needs real tensors.
+        return create_model(spec.name, **spec.kwargs).to("meta")
 
 
 def _beside(model: nn.Module, plan: CropPlan) -> Iterator[ModelSpec]:
