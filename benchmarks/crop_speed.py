@@ -66,13 +66,13 @@ def time_torch_pruning(model: nn.Module) -> float:
     return seconds
 
 
-def machine() -> str:
-    """The machine and the versions that the figures depend on."""
+def machine(*packages: str) -> str:
+    """The machine and the versions of packages that the figures depend on."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     processor = re.search(r"model name\s*: (.*)", text)
     cpu = processor[1] if processor else platform.processor()
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "timm", "torch-pruning"))
-    return f"{cpu}, one thread, Python {platform.python_version()}, {packages}"
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return f"{cpu}, one thread, Python {platform.python_version()}, {versions}"
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    print(machine(), "\n")
+    print(machine("torch", "torchvision", "timm", "torch-pruning"), "\n")
     print("| network | precrop s | Torch-Pruning s | ratio |\n|---|---|---|---|", flush=True)
     ratios, slowest = [], 0.0
     for name in args.networks:

@@ -120,6 +120,7 @@ SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.models.metaformer.Scale": ("shape",),
     "timm.models.res2net.Bottle2neck": ("width",),
     "timm.models.shvit.SHSA": ("dim", "qk_dim", "pdim"),
+    "torchvision.ops.misc.FrozenBatchNorm2d": ("weight", "bias", "running_mean", "running_var"),
 }
 
 #: Names under which modules of any class keep the size of what enters or leaves them.
