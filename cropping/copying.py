@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 _COPY_HOOKS = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
@@ -47,6 +48,8 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return type(value)()
     if id(value) in memo:
         return memo[id(value)]
+    if isinstance(value, torch.Tensor) and not value.is_leaf:
+        return value.detach().clone()  # such as a weight that a hook computes anew before each forward
     if isinstance(value, nn.Module):
         return copy_structure(value, memo)
     if type(value) is tuple and all(isinstance(v, _PLAIN) for v in value):

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from precrop.cropping.layers import INPUT_NAMES
 from precrop.cropping.polynomial import Polynomial
-from precrop.cropping.solver import Solver, as_polynomial
+from precrop.cropping.solver import Solver
 from precrop.cropping.symbolic import Dim, shape_of
 
 # HRNet's feature_info names stages, whose outputs are lists; the maps meant come out of these modules.
@@ -64,7 +64,8 @@ class Followers:
     def _watch(self, path: str, names: list[str]) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             for name in names:
-                self._follow(path, name, args if name in INPUT_NAMES else output)
+                # A head's num_features counts what enters it.
+                self._follow(path, name, (args, output) if name in INPUT_NAMES else (output, args))
 
         return hook
 
@@ -74,19 +75,18 @@ class Followers:
             self.found.setdefault((path, name), size)
 
     def _size_of(self, value: int, tensors: Any) -> Dim | None:
-        """The symbolic size that has this value now, among the axes of the first tensor."""
-        first = next((t for t in tree_leaves(tensors) if isinstance(t, torch.Tensor)), None)
-        sizes = () if first is None else shape_of(first)[1:]
-        return next(
-            (s for s in sizes if not isinstance(s, int) and self.solver.hint(as_polynomial(s)) == value),
-            None,
-        )
+        """The first symbolic size that has this value now, among the axes of the tensors."""
+        for tensor in tree_leaves(tensors):
+            for size in shape_of(tensor)[1:] if isinstance(tensor, torch.Tensor) else ():
+                if isinstance(size, Polynomial) and self.solver.hint(size) == value:
+                    return size
+        return None
 
     # -- timm ------------------------------------------------------------------
 
     def _watch_timm(self) -> None:
         model = self.model
-        body = getattr(model, "forward_features", None)
+        body: Any = getattr(model, "forward_features", None)
         if ("", "num_features") in self.told and callable(body):
 
             def forward_features(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,8 @@ class Followers:
         channels: list[Dim] = [entry["num_chs"] for entry in entries]
         if returns_features(self.model):
             tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
-            for index, tensor in zip(self.model.feature_info.out_indices, tensors, strict=False):  # type: ignore[union-attr]
+            info: Any = self.model.feature_info
+            for index, tensor in zip(info.out_indices, tensors, strict=False):
                 size = self._size_of(entries[index]["num_chs"], tensor)
                 channels[index] = entries[index]["num_chs"] if size is None else size
         else:

@@ -23,12 +23,13 @@ Sizes = dict[Polynomial, int]
 
 @dataclass
 class _Group:
-    """Sizes that change together, their present value, and how much each output size rises when they double."""
+    """Sizes that change together: how much each output size rises when they double, and where that form holds."""
 
     members: list[Polynomial]
     value: int
     rises: Shapes
     unit: int
+    least: int
 
 
 def fit(solver: Solver, shapes_at: Callable[[Sizes], Shapes | None], atoms: list[Polynomial]) -> list[list[Dim]] | None:
@@ -52,8 +53,10 @@ def fit(solver: Solver, shapes_at: Callable[[Sizes], Shapes | None], atoms: list
     for members in (*alone, *stuck.values()):
         group = _fit_group(members, solver.hint(members[0]), start, shapes_at)
         if group is None:
-            return None
-        groups.append(group)
+            for member in members:
+                solver.pin(member)
+        else:
+            groups.append(group)
     if len(groups) > 1 and not _adds_up(groups, start, shapes_at):
         return None
     forms: list[list[Dim]] = [list(row) for row in start]
@@ -61,6 +64,8 @@ def fit(solver: Solver, shapes_at: Callable[[Sizes], Shapes | None], atoms: list
         for other in group.members[1:]:
             solver.equate(group.members[0], other)
         solver.divide(group.members[0], group.unit)
+        if group.least > group.unit:
+            solver.at_least(solver.resolve(group.members[0]), group.least)
         for i, row in enumerate(group.rises):
             for j, rise in enumerate(row):
                 if rise:
@@ -80,11 +85,19 @@ def _fit_group(
     double = rises(2 * value)
     if double is None or rises(3 * value) != _scaled(double, 2):
         return None
-    for unit in (n for n in range(1, value + 1) if value % n == 0):
-        step = _scaled(double, Fraction(unit, value))
-        if step is not None and rises(value + unit) == step:
-            return _Group(members, value, double, unit)
-    return None
+
+    def holds(at: int) -> bool:
+        step = _scaled(double, Fraction(at - value, value))
+        return step is not None and rises(at) == step
+
+    unit = next(n for n in range(1, value + 1) if value % n == 0 and (n == value or holds(value + n)))
+    least = unit
+    if not holds(least):  # the largest four of a size need a size of four: bisect for the least
+        below, least = least, value
+        while least - below > unit:
+            middle = below + (least - below) // unit // 2 * unit
+            below, least = (below, middle) if holds(middle) else (middle, least)
+    return _Group(members, value, double, unit, least)
 
 
 def _adds_up(groups: list[_Group], start: Shapes, shapes_at: Callable[[Sizes], Shapes | None]) -> bool:

@@ -50,6 +50,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.solver = solver
         self.on_product = on_product
         self.failed_at: Origin | None = None
+        self.seen: set[int] = set()  # identities of the parameters that operators took
         self._dtypes: dict[Any, torch.dtype] = {}
         self._elements: dict[torch.dtype, torch.Tensor] = {}
 
@@ -65,6 +66,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         from precrop.cropping.rules import RULES
 
         kwargs = kwargs or {}
+        self.seen.update(id(arg) for arg in args if isinstance(arg, torch.nn.Parameter))
         name = func._schema.name.partition("::")[2]
         try:
             if not _symbolic(args) and not _symbolic(kwargs.values()):
@@ -85,7 +87,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 except RuntimeError as error:
                     if "symbolic sizes" not in str(error):
                         raise
-            return self._probe(func, args, kwargs)
+            return self.probe(func, args, kwargs)
         except TraceError:
             raise
         except Exception:
@@ -149,7 +151,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- probing -------------------------------------------------------------
 
-    def _probe(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def probe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let torch's own shape function say what an operator without a rule returns."""
         leaves, spec = tree_flatten((args, kwargs))
         atoms: dict[Polynomial, int] = {}

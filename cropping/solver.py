@@ -26,6 +26,7 @@ import torch
 from precrop.cropping.polynomial import Polynomial
 
 _TORCH_ROOT = torch.__file__.rsplit("__init__", 1)[0]
+_LAYERS_ROOT = _TORCH_ROOT + "nn"
 _OWN_ROOT = __file__.rsplit("solver.py", 1)[0]
 
 
@@ -44,14 +45,17 @@ class Origin:
 
 
 def calling_origin() -> Origin | None:
-    """The innermost stack frame that is neither torch's nor this package's."""
+    """The innermost stack frame that is neither torch's nor this package's, else a layer's of torch."""
     frame = sys._getframe(1)
+    within_torch: Origin | None = None
     while frame is not None:
         file = frame.f_code.co_filename
+        if within_torch is None and file.startswith(_LAYERS_ROOT):
+            within_torch = Origin(file, frame.f_lineno)
         if not file.startswith((_TORCH_ROOT, _OWN_ROOT)) and not file.startswith("<"):
             return Origin(file, frame.f_lineno)
         if file.startswith(_OWN_ROOT) and frame.f_code.co_name == "run_forward":
-            return None  # the demand came from outside the network's forward
+            return within_torch
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -63,7 +67,8 @@ class Solver:
     ``hints[v]`` is the present value of variable ``v``; ``known`` maps a solved
     variable to a polynomial in free ones; ``pinned`` says why a variable became
     a number; ``minimum`` holds lower bounds above one (a slice of fixed length); ``compared`` are
-    variables whose present value decided a branch without becoming a demand.
+    variables whose present value decided a branch without becoming a demand; ``bounded`` says what set a
+    variable's minimum or multiple.
     """
 
     hints: list[int] = field(default_factory=list)
@@ -71,6 +76,7 @@ class Solver:
     pinned: dict[int, Origin | str | None] = field(default_factory=dict)
     minimum: dict[int, int] = field(default_factory=dict)
     compared: set[int] = field(default_factory=set)
+    bounded: dict[int, Origin | str | None] = field(default_factory=dict)
     reason: str | None = None
 
     def fresh(self, hint: int) -> Polynomial:
@@ -137,7 +143,10 @@ class Solver:
         coefficients = size.coefficients()
         if len(coefficients) == 1 and size.is_linear and min(coefficients.values()) > 0:
             ((v, c),) = coefficients.items()
-            self.minimum[v] = max(self.minimum.get(v, 1), -(-(bound - size.offset) // c))
+            least = -(-(bound - size.offset) // c)
+            if least > self.minimum.get(v, 1):
+                self.minimum[v] = least
+                self.bounded[v] = self.bounded.get(v) or self.reason or calling_origin()
         elif size.evaluate(lambda v: self.minimum.get(v, 1)) < bound:
             self.pin(size)
 
@@ -221,7 +230,9 @@ class Solver:
         if hint % factor:
             self.pin(Polynomial.variable(v))
         else:
-            self._substitute(v, self.fresh(hint // factor).scaled(factor))
+            part = self.fresh(hint // factor)
+            self.bounded[len(self.hints) - 1] = self.bounded.get(v) or self.reason or calling_origin()
+            self._substitute(v, part.scaled(factor))
 
     def _solve(self, difference: Polynomial) -> None:
         """Substitute so that a polynomial whose present value is zero is zero."""
@@ -230,17 +241,21 @@ class Solver:
             return
         positive = {v: c for v, c in difference.coefficients().items() if c > 0}
         negative = {v: -c for v, c in difference.coefficients().items() if c < 0}
-        for v, c in sorted(positive.items()):
+        offset = difference.offset
+        # With an offset and one width alone on its side, equal sizes are a coincidence.
+        pairs = {} if offset and 1 in (len(positive), len(negative)) else positive
+        for v, c in sorted(pairs.items()):
             twin = next((u for u, d in sorted(negative.items()) if d == c and self.hints[u] == self.hints[v]), None)
             if twin is not None:
                 del positive[v], negative[twin]
                 # The older variable stays: it carries the name of the earlier layer.
                 self._substitute(max(v, twin), Polynomial.variable(min(v, twin)))
-        offset = difference.offset
         if not positive and not negative:
             return
         sides = [(positive, negative, -1), (negative, positive, 1)]
-        for one, others, sign in sorted(sides, key=lambda side: min(side[0].values(), default=0)):
+        # Rather a size plus a number than a size less a number; rather a whole width than a multiple.
+        sides.sort(key=lambda side: (side[2] * offset < 0, min(side[0].values(), default=0)))
+        for one, others, sign in sides:
             if len(one) == 1 and others:
                 ((v, c),) = one.items()
                 total = Polynomial({**{(u,): d for u, d in others.items()}, (): sign * offset})

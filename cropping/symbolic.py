@@ -212,6 +212,9 @@ class _Number(SymNode):
         self.constant = value
 
 
+_EQUAL = (("eq", True), ("ne", False))
+
+
 class BoolNode(_Node):
     """The node behind a comparison of sizes; decided only when somebody asks.
 
@@ -259,7 +262,7 @@ class BoolNode(_Node):
         if answer is None:
             answer = self._by_hint()
             a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
-            if (relation, answer) in (("eq", True), ("ne", False)):
+            if (relation, answer) in _EQUAL:
                 self.solver.equate(a, b)
             else:
                 self.solver.compared |= a.variables() | b.variables()
@@ -274,10 +277,10 @@ class BoolNode(_Node):
     def bool_(self) -> bool:
         """What ``if size < n`` in Python asks.
 
-        The network's own code takes a branch here: an order that another width would turn
-        round pins the sizes. Torch's own Python code asks the same way, only to check.
+        The network's own code takes a branch here: an order or a difference that another width
+        would turn round pins the sizes. Torch's own Python code asks the same way, only to check.
         """
-        if self.known() is None and self.claim[1] in ("lt", "le"):  # type: ignore[index]
+        if self.known() is None and not self._becomes_demand():
             caller = sys._getframe(1)
             while caller.f_code.co_name == "__bool__" and caller.f_back is not None:
                 caller = caller.f_back
@@ -286,6 +289,10 @@ class BoolNode(_Node):
                 a, _, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
                 self.solver.pin(b - a)
         return self.decide()
+
+    def _becomes_demand(self) -> bool:
+        """Whether the answer is that two sizes are equal, which is then demanded of all widths."""
+        return (cast(tuple[Polynomial, str, Polynomial], self.claim)[1], self._by_hint()) in _EQUAL
 
     def _at_hint(self, file: str, line: int) -> bool:
         answer = self.known()

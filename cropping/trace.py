@@ -9,7 +9,7 @@ can be cropped. See ``docs/HOW.md``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -24,7 +24,7 @@ from precrop.crop_plan import FixedWidth
 from precrop.cropping.copying import copy_structure
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
-from precrop.cropping.layers import Sizes, sizes_of
+from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.shapes import ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
@@ -68,14 +68,16 @@ class _Trace:
         self.model = skeleton(model)
 
     def run(self, ignore: Iterable[str]) -> WidthGraph:
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        # A scripted function that profiles its first run would take the sizes for numbers.
+        unprofiled = torch.jit.optimized_execution(False)
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
             self._make_symbolic()
             followers = Followers(self.model, self.solver, self.told)
             self.model.eval()
             outputs = self._forward()
-            if len(self.entered) < len(self.paths):
-                # Auxiliary heads run in training only; their sizes follow the trunk's too, but cost
-                # nothing in a deployed network.
+            if len(self.entered) < len(self.paths) or any(map(_trains_otherwise, self.model.modules())):
+                # What runs in training only (auxiliary heads, moving averages of weights) demands sizes
+                # too, but costs nothing in a deployed network.
                 self.counting = False
                 self.model.train()
                 outputs += self._forward(may_fail=True)
@@ -157,7 +159,13 @@ class _Trace:
             if may_fail:
                 return []
             raise TraceError(self._failure(error)) from error
-        return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        tensors = list(_tensors_in(output))
+        if not tensors:
+            raise TraceError(
+                f"the forward of {type(self.model).__name__} returned a {type(output).__name__} in which no tensor was "
+                "found, so the sizes that must stay are not known. Expected a tensor, or a container or object of them."
+            )
+        return tensors
 
     def _failure(self, error: Exception) -> str:
         where = f" at {self.mode.failed_at}" if self.mode.failed_at else ""
@@ -185,16 +193,22 @@ class _Trace:
         name = None if weight is None else self.weights.get(id(weight))
         if name is None and weight is not None and self.running:
             # A weight computed in forward (weight standardization) belongs to the module that runs.
-            path = self.paths[id(self.running[-1])]
-            name = next((n for n in (f"{path}.weight", "weight") if n in self.shapes), None)
+            name = self._own_weight(self.paths[id(self.running[-1])])
         if name is None:
             return
         if name in self.layers:
             layer = self.layers[name]
             layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
         else:
-            title = name.removesuffix(".weight")
-            self.layers[name] = Layer(title, name, incoming, outgoing, elements(self.shapes[name]), macs, activations)
+            params = elements(self.shapes[name])
+            self.layers[name] = Layer(_title(name), name, incoming, outgoing, params, macs, activations)
+
+    def _own_weight(self, path: str) -> str | None:
+        """The parameter that a module computes its weight from: the one of most axes."""
+        prefix = f"{path}." if path else ""
+        own = (f"{prefix}weight", f"{prefix}parametrizations.weight.")
+        names = [n for n in self.shapes if n == own[0] or n.startswith(own[1])]
+        return max(names, key=lambda n: self.solver.hint(elements(self.shapes[n])), default=None)
 
     # -- after the forward ---------------------------------------------------------
 
@@ -224,12 +238,16 @@ class _Trace:
 
     def _graph(self) -> WidthGraph:
         solver = self.solver
-        fixed = tuple(self._fixed())
-        owners: dict[int, list[Layer]] = {}
-        for layer in self.layers.values():
-            layer.outgoing = solver.settle(layer.outgoing)
-            for v in as_polynomial(layer.outgoing).variables():
-                owners.setdefault(v, []).append(layer)
+        owners = self._owners()
+        for name, shape in self.shapes.items():
+            if name not in self.layers and self._is_seen(name) and len(shape) > 1:
+                self._book_unnamed(name, shape, owners)
+        owners = self._owners()
+        fixed = self._fixed()
+        for v, layers in list(owners.items()):
+            if solver.minimum.get(v, 1) >= solver.hints[v]:
+                fixed += self._barred(v, layers)
+                del owners[v]
         widths = _distinct([self._width(v, layers) for v, layers in owners.items()])
         # Sizes that no layer puts out (an unused module, the pixels of a position embedding) stay.
         for v in range(len(solver.hints)):
@@ -244,7 +262,7 @@ class _Trace:
         return WidthGraph(
             input_shape=self.input_shape,
             widths=tuple(widths),
-            fixed=fixed,
+            fixed=tuple(fixed),
             layers=tuple(self.layers.values()),
             shapes={name: tuple(map(solver.settle, shape)) for name, shape in self.shapes.items()},
             attributes={key: _map(value, solver.settle) for key, value in self.attributes.items()},
@@ -253,13 +271,46 @@ class _Trace:
             activations=solver.resolve(self.activations),
         )
 
+    def _owners(self) -> dict[int, list[Layer]]:
+        """The layers whose output each free variable is, or is part of."""
+        owners: dict[int, list[Layer]] = {}
+        for layer in self.layers.values():
+            for v in self._outgoing(layer).variables():
+                owners.setdefault(v, []).append(layer)
+        return owners
+
+    def _outgoing(self, layer: Layer) -> Polynomial:
+        return self.solver.resolve(as_polynomial(layer.outgoing))
+
+    def _is_seen(self, name: str) -> bool:
+        path, _, leaf = name.rpartition(".")
+        parameter = self.model.get_submodule(path)._parameters.get(leaf)
+        return parameter is not None and id(parameter) in self.mode.seen
+
+    def _book_unnamed(self, name: str, shape: tuple[Dim, ...], owners: dict[int, list[Layer]]) -> None:
+        """Make a layer of a weight that an operator without a rule multiplied by."""
+        sizes = [self.solver.resolve(as_polynomial(size)) for size in shape]
+        new = [size for size in sizes if size.variables() and not size.variables() & owners.keys()]
+        if new:
+            incoming = next((size for size in sizes if size.variables() & owners.keys()), Polynomial.constant(1))
+            nothing = Polynomial({})
+            self.layers[name] = Layer(_title(name), name, incoming, new[0], elements(shape), nothing, nothing)
+
+    def _barred(self, v: int, layers: list[Layer]) -> list[FixedWidth]:
+        """Free by the equations, but its least value is the present one."""
+        reason = str(self.solver.bounded.get(v) or "the code")
+        self.solver.known[v] = Polynomial.constant(self.solver.hints[v])
+        sizes = {layer.name: self.solver.value(layer.outgoing) for layer in layers}
+        return [FixedWidth(layer=name, size=size, reason=reason) for name, size in sizes.items() if size is not None]
+
     def _width(self, v: int, layers: list[Layer]) -> FreeWidth:
-        """Name a free variable after the first layer whose whole output it is."""
+        """Name a free variable after the first layer whose whole output it is; else it is part of one."""
         hint = self.solver.hints[v]
-        own = next((x for x in layers if len(as_polynomial(x.outgoing).terms) == 1), layers[0])
-        multiple = as_polynomial(own.outgoing).coefficients()[v]
+        whole = next((x for x in layers if len(self._outgoing(x).terms) == 1), None)
+        own = whole or layers[0]
+        multiple = self._outgoing(own).coefficients()[v]
         return FreeWidth(
-            name=own.name,
+            name=own.name if whole else f"{own.name}[part]",
             variable=v,
             size=hint * multiple,
             multiple=multiple,
@@ -306,6 +357,30 @@ def skeleton(model: nn.Module) -> nn.Module:
     if plan is not None:
         memo[id(plan)] = plan
     return copy_structure(model, memo)
+
+
+def _title(name: str) -> str:
+    """A layer's name: its module's, where the parameter is that module's weight."""
+    return name.partition(".parametrizations.weight.")[0].removesuffix(".weight")
+
+
+def _tensors_in(output: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """The tensors in what a forward returns: containers, and the attributes of an output object."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif depth and isinstance(leaf, Mapping):
+            yield from _tensors_in(list(leaf.values()), depth - 1)
+        elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
+            yield from _tensors_in(list(vars(leaf).values()), depth - 1)
+
+
+def _trains_otherwise(module: nn.Module) -> bool:
+    """Whether a module with parameters asks in its forward if it is in training."""
+    if type(module).__module__.startswith("torch.nn.") or isinstance(module, tuple(LAYER_KINDS)):
+        return False
+    code = getattr(type(module).forward, "__code__", None)
+    return code is not None and "training" in code.co_names and any(True for _ in module.parameters())
 
 
 def _map(value: Any, function: Callable[[Any], Any]) -> Any:

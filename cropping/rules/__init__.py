@@ -48,6 +48,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "chunk": cuts.chunk,
     "slice": cuts.slice,
     "select": cuts.select,
+    "index": cuts.index,
+    "index_select": cuts.index_select,
     "mean": norms.mean,
     "dropout": norms.same,
     "hardtanh": norms.same,

@@ -112,3 +112,30 @@ def select(mode: ShapeMode, x: T, dim: int, index: Any) -> T:
     if isinstance(size, Polynomial) and isinstance(index, int):
         mode.solver.at_least(size, index + 1 if index >= 0 else -index)
     return mode.make(shape, x.dtype)
+
+
+def index(mode: ShapeMode, x: T, indices: Sequence[T | None]) -> Any:
+    for axis, chosen in enumerate(indices):
+        if chosen is not None and not any(i is not None and i.dtype == torch.bool for i in indices):
+            _reads(mode, shape_of(x)[axis], chosen)
+    return mode.probe(torch.ops.aten.index.Tensor, (x, indices), {})
+
+
+def index_select(mode: ShapeMode, x: T, dim: int, chosen: T) -> Any:
+    _reads(mode, shape_of(x)[dim], chosen)
+    return mode.probe(torch.ops.aten.index_select.default, (x, dim, chosen), {})
+
+
+def _reads(mode: ShapeMode, size: Dim, chosen: T) -> None:
+    """A table of indices bounds the width that it reads from below; one that reads every channel fixes it."""
+    if isinstance(size, int):
+        return
+    if chosen.is_meta or chosen.numel() == 0:
+        mode.solver.pin(size)
+        return
+    present = mode.solver.hint(size)
+    read = torch.unique(chosen.detach().cpu().long() % present)
+    if len(read) == present:
+        mode.solver.pin(size)
+    else:
+        mode.solver.at_least(size, int(read.max()) + 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import as_polynomial
@@ -142,12 +143,11 @@ def matmul(mode: ShapeMode, a: T, b: T) -> T:
         result = result.squeeze(-1) if len(right) == 1 else result
         return result.squeeze(-2 if len(right) > 1 else -1) if len(left) == 1 else result
     mode.agree(left[-1], right[-2])
-    result_shape = [
-        *(mode.broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else ()),
-        left[-2],
-        right[-1],
-    ]
-    mode.on_product(None, left[-1], right[-1], elements(result_shape) * as_polynomial(left[-1]), Polynomial({}))
+    batch = mode.broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else []
+    result_shape = [*batch, left[-2], right[-1]]
+    macs = elements(result_shape) * as_polynomial(left[-1])
+    weight, outgoing = (b, right[-1]) if isinstance(b, nn.Parameter) else (a, left[-2])
+    mode.on_product(weight if isinstance(weight, nn.Parameter) else None, left[-1], outgoing, macs, Polynomial({}))
     return mode.make(result_shape, a.dtype)
 
 
