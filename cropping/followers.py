@@ -95,7 +95,8 @@ class Followers:
                 return output
 
             vars(model)["forward_features"] = forward_features
-        classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+        get_classifier: Any = getattr(model, "get_classifier", None)
+        classifier = get_classifier() if callable(get_classifier) else None
         if ("", "head_hidden_size") in self.told and isinstance(classifier, nn.Module):
             classifier.register_forward_hook(lambda module, args, output: self._follow("", "head_hidden_size", args))
         modules = dict(model.named_modules())

@@ -68,6 +68,16 @@ def _conv(module: _ConvNd, solver: Solver) -> Sizes:
     return sizes
 
 
+def _deform_conv(module: Any, solver: Solver) -> Sizes:
+    out_per_group = _fresh(solver, module.out_channels // module.groups)
+    in_per_group = _fresh(solver, module.in_channels // module.groups)
+    outgoing, incoming = _times(out_per_group, module.groups), _times(in_per_group, module.groups)
+    return Sizes(
+        {"weight": (outgoing, in_per_group, *module.kernel_size), "bias": (outgoing,)},
+        {"in_channels": incoming, "out_channels": outgoing},
+    )
+
+
 def _linear(module: nn.Linear, solver: Solver) -> Sizes:
     incoming, outgoing = _fresh(solver, module.in_features), _fresh(solver, module.out_features)
     return Sizes(
@@ -105,6 +115,11 @@ LAYER_KINDS: dict[type[nn.Module], Callable[[Any, Solver], Sizes]] = {
     nn.PReLU: _prelu,
 }
 
+#: The same for classes that are not imported before a network uses them.
+NAMED_KINDS: dict[str, Callable[[Any, Solver], Sizes]] = {
+    "torchvision.ops.deform_conv.DeformConv2d": _deform_conv,
+}
+
 #: Qualified class name to the attributes that its forward uses as sizes: a number, a list of numbers, or a
 #: buffer (every axis longer than one is a size).
 SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -112,6 +127,7 @@ SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.layers.mixed_conv2d.MixedConv2d": ("splits",),
     "timm.models.cspnet.CrossStage": ("expand_chs",),
     "timm.models.cspnet.CrossStage3": ("expand_chs",),
+    "timm.models.dla.DlaBottle2neck": ("width",),
     "timm.models.dpn.DualPathBlock": ("num_1x1_c",),
     "timm.models.fasternet.Partial_conv3": ("dim_conv3", "dim_untouched"),
     "timm.models.focalnet.FocalModulation": ("input_split",),
@@ -168,6 +184,9 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
         if isinstance(module, kind) and _is_plain(module):
             sizes = describe(module, solver)
             break
+    for cls in type(module).__mro__:
+        if _qualified(cls) in NAMED_KINDS:
+            sizes = NAMED_KINDS[_qualified(cls)](module, solver)
     if isinstance(getattr(module, "normalized_shape", None), tuple):  # LayerNorm, RMSNorm, and timm's kinds of both
         sizes = _layer_norm(module, solver)
     own = {**module._parameters, **module._buffers}

@@ -69,7 +69,7 @@ class _Trace:
 
     def run(self, ignore: Iterable[str]) -> WidthGraph:
         # A scripted function that profiles its first run would take the sizes for numbers.
-        unprofiled = torch.jit.optimized_execution(False)
+        unprofiled = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
         with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
             self._make_symbolic()
             followers = Followers(self.model, self.solver, self.told)
@@ -204,10 +204,12 @@ class _Trace:
             self.layers[name] = Layer(_title(name), name, incoming, outgoing, params, macs, activations)
 
     def _own_weight(self, path: str) -> str | None:
-        """The parameter that a module computes its weight from: the one of most axes."""
-        prefix = f"{path}." if path else ""
-        own = (f"{prefix}weight", f"{prefix}parametrizations.weight.")
-        names = [n for n in self.shapes if n == own[0] or n.startswith(own[1])]
+        """The parameter that a module computes its weight from: the largest called so."""
+        prefix = f"{path}.weight" if path else "weight"
+        computed = prefix.removesuffix("weight") + "parametrizations.weight."
+        names = [
+            n for n in self.shapes if n.startswith(computed) or (n.startswith(prefix) and "." not in n[len(prefix) :])
+        ]
         return max(names, key=lambda n: self.solver.hint(elements(self.shapes[n])), default=None)
 
     # -- after the forward ---------------------------------------------------------
@@ -324,14 +326,14 @@ class _Trace:
         for layer in self.layers.values():
             size = self.solver.value(layer.outgoing)
             if size is not None and size > 1:
-                found.append(FixedWidth(layer=layer.name, size=size, reason=self._why(layer.outgoing)))
+                found.append(FixedWidth(layer=layer.name, size=size, reason=self._why(layer)))
         return found
 
-    def _why(self, size: Dim) -> str:
-        """The first known reason among the variables that a pinned size was made of."""
-        pending = [as_polynomial(size)]
+    def _why(self, layer: Layer) -> str:
+        """The first known reason among the variables that a pinned output (or its weight) was made of."""
+        pending = [as_polynomial(size) for size in (layer.outgoing, *self.shapes[layer.weight])]
         while pending:
-            for v in sorted(pending.pop().variables()):
+            for v in sorted(pending.pop(0).variables()):
                 if self.solver.pinned.get(v):
                     return str(self.solver.pinned[v])
                 pending.append(self.solver.known.get(v, Polynomial({})))
@@ -361,7 +363,8 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 def _title(name: str) -> str:
     """A layer's name: its module's, where the parameter is that module's weight."""
-    return name.partition(".parametrizations.weight.")[0].removesuffix(".weight")
+    name = name.partition(".parametrizations.weight.")[0]
+    return name.removesuffix("_orig").removesuffix("_v").removesuffix(".weight")
 
 
 def _tensors_in(output: Any, depth: int = 4) -> Iterator[torch.Tensor]:
