@@ -100,7 +100,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     _check_state(path, cropped, state)
     for name, tensor in cropped.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(state[name].dtype)
-    cropped.load_state_dict(state)
+    # Into the network's own state dict, which carries the versions that some modules' loading asks for.
+    target = cropped.state_dict()
+    target.update(state)
+    cropped.load_state_dict(target)
     vars(cropped)["crop_plan"] = plan
     return cropped
 
