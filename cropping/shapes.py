@@ -175,7 +175,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def shapes_at(sizes: Sizes) -> Shapes | None:
             try:
                 return [list(out.shape) for out in tree_leaves(run(sizes)) if isinstance(out, torch.Tensor)]
-            except (RuntimeError, ValueError, IndexError, NotImplementedError):
+            except (RuntimeError, ValueError, IndexError, NotImplementedError, AssertionError):
                 return None
 
         try:

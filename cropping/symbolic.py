@@ -90,7 +90,7 @@ class SizeNode(_Node):
     _graph_repr = __repr__
 
     def is_constant(self) -> bool:
-        return self.maybe_as_int() is not None
+        return False  # torch before 2.10 knows constant booleans only; `maybe_as_int` says it of a size
 
     def maybe_as_int(self) -> int | None:
         # Torch asks this a dozen times for every tensor it makes.

@@ -43,6 +43,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "expand": views.expand,
     "cat": cuts.cat,
     "concat": cuts.cat,
+    "stack": cuts.stack,
     "split": cuts.split,
     "split_with_sizes": cuts.split_sizes,
     "chunk": cuts.chunk,

@@ -30,6 +30,15 @@ def cat(mode: ShapeMode, tensors: Sequence[T], dim: int = 0) -> T:
     return mode.make(result, tensors[0].dtype)
 
 
+def stack(mode: ShapeMode, tensors: Sequence[T], dim: int = 0) -> T:
+    result = list(shape_of(tensors[0]))
+    for tensor in tensors[1:]:
+        for a, b in zip(result, shape_of(tensor), strict=True):
+            mode.agree(a, b)
+    result.insert(dim % (len(result) + 1), len(tensors))
+    return mode.make(result, tensors[0].dtype)
+
+
 def _with_axis(mode: ShapeMode, x: T, dim: int, size: Dim) -> T:
     shape = list(shape_of(x))
     shape[dim] = size
