@@ -72,15 +72,15 @@ def layer_table(plan: CropPlan) -> Table:
             row.name,
             _arrow(row.in_original, row.in_kept),
             _arrow(row.out_original, row.out_kept),
-            f"{count_text(row.params_original)} -> {count_text(row.params_kept)}",
-            f"{count_text(row.macs_original)} -> {count_text(row.macs_kept)}",
+            _arrow(count_text(row.params_original), count_text(row.params_kept)),
+            _arrow(count_text(row.macs_original), count_text(row.macs_kept)),
             f"{row.density:.3f}",
         )
     return table
 
 
-def _arrow(before: int, after: int) -> str:
-    return f"{before} -> {after}" if before != after else str(before)
+def _arrow(before: object, after: object) -> str:
+    return f"{before}→{after}" if before != after else str(before)
 
 
 def width_table(graph: WidthGraph) -> Table:
@@ -126,8 +126,10 @@ def _table(first: str, *others: str) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, no_wrap=True)
+    # On a narrow terminal names and reasons fold; nothing is cut off, and no number is broken.
+    table.add_column(first, overflow="fold", min_width=18)
     for other in others:
         numeric = other in ("size", "multiple of", "density")
-        table.add_column(other, justify="right" if numeric else "left")
+        words = other in ("fixed by", "layers with this width")
+        table.add_column(other, justify="right" if numeric else "left", no_wrap=not words, overflow="fold")
     return table

@@ -137,7 +137,7 @@ def test_what_is_printed():
     text = str(small.crop_plan)
     assert "asked at most: params 0.5" in text
     assert f"met: params {small.crop_plan.params_ratio:.4f}" in text
-    assert f"16 -> {small.one[0].out_channels}" in text
+    assert f"16→{small.one[0].out_channels}" in text
     text = str(precrop.inspect(Chain(), input_shape=SHAPE))
     assert "one.0" in text
     assert "the network's output" in text
