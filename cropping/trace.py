@@ -8,10 +8,8 @@ can be cropped. See ``docs/HOW.md``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -20,10 +18,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from precrop.crop_plan import FixedWidth
 from precrop.cropping.copying import copy_structure
+from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
-from precrop.cropping.graph import FreeWidth, Layer, WidthGraph
+from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.shapes import ShapeMode
@@ -153,11 +151,11 @@ class _Trace:
         image = self.mode.make((_BATCH, *self.input_shape), self.dtype)
         try:
             output = run_forward(self.model, image, self.mode)
-        except TraceError:
-            raise
         except Exception as error:
             if may_fail:
                 return []
+            if isinstance(error, TraceError):
+                raise
             raise TraceError(self._failure(error)) from error
         tensors = list(_tensors_in(output))
         if not tensors:
@@ -201,7 +199,7 @@ class _Trace:
             layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
         else:
             params = elements(self.shapes[name])
-            self.layers[name] = Layer(_title(name), name, incoming, outgoing, params, macs, activations)
+            self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, macs, activations)
 
     def _own_weight(self, path: str) -> str | None:
         """The parameter that a module computes its weight from: the largest called so."""
@@ -239,105 +237,25 @@ class _Trace:
                     self.solver.pin(layer.outgoing)
 
     def _graph(self) -> WidthGraph:
-        solver = self.solver
-        owners = self._owners()
-        for name, shape in self.shapes.items():
-            if name not in self.layers and self._is_seen(name) and len(shape) > 1:
-                self._book_unnamed(name, shape, owners)
-        owners = self._owners()
-        fixed = self._fixed()
-        for v, layers in list(owners.items()):
-            if solver.minimum.get(v, 1) >= solver.hints[v]:
-                fixed += self._barred(v, layers)
-                del owners[v]
-        widths = _distinct([self._width(v, layers) for v, layers in owners.items()])
-        # Sizes that no layer puts out (an unused module, the pixels of a position embedding) stay.
-        for v in range(len(solver.hints)):
-            if v not in solver.known and v not in owners:
-                solver.known[v] = Polynomial.constant(solver.hints[v])
-        for layer in self.layers.values():
-            layer.incoming = solver.settle(layer.incoming)
-            layer.outgoing = solver.settle(layer.outgoing)
-            layer.params = solver.resolve(layer.params)
-            layer.macs = solver.resolve(layer.macs)
-            layer.activations = solver.resolve(layer.activations)
+        seen = {name for name in self.shapes if self._is_seen(name)}
+        findings = Findings(self.solver, self.layers, self.shapes, seen)
+        solver, settle = self.solver, self.solver.settle
         return WidthGraph(
             input_shape=self.input_shape,
-            widths=tuple(widths),
-            fixed=tuple(fixed),
+            widths=findings.widths,
+            fixed=findings.fixed,
             layers=tuple(self.layers.values()),
-            shapes={name: tuple(map(solver.settle, shape)) for name, shape in self.shapes.items()},
-            attributes={key: _map(value, solver.settle) for key, value in self.attributes.items()},
+            shapes={name: tuple(map(settle, shape)) for name, shape in self.shapes.items()},
+            attributes={key: _map(value, settle) for key, value in self.attributes.items()},
             params=solver.resolve(self.params),
             macs=solver.resolve(self.macs),
             activations=solver.resolve(self.activations),
         )
 
-    def _owners(self) -> dict[int, list[Layer]]:
-        """The layers whose output each free variable is, or is part of."""
-        owners: dict[int, list[Layer]] = {}
-        for layer in self.layers.values():
-            for v in self._outgoing(layer).variables():
-                owners.setdefault(v, []).append(layer)
-        return owners
-
-    def _outgoing(self, layer: Layer) -> Polynomial:
-        return self.solver.resolve(as_polynomial(layer.outgoing))
-
     def _is_seen(self, name: str) -> bool:
         path, _, leaf = name.rpartition(".")
         parameter = self.model.get_submodule(path)._parameters.get(leaf)
         return parameter is not None and id(parameter) in self.mode.seen
-
-    def _book_unnamed(self, name: str, shape: tuple[Dim, ...], owners: dict[int, list[Layer]]) -> None:
-        """Make a layer of a weight that an operator without a rule multiplied by."""
-        sizes = [self.solver.resolve(as_polynomial(size)) for size in shape]
-        new = [size for size in sizes if size.variables() and not size.variables() & owners.keys()]
-        if new:
-            incoming = next((size for size in sizes if size.variables() & owners.keys()), Polynomial.constant(1))
-            nothing = Polynomial({})
-            self.layers[name] = Layer(_title(name), name, incoming, new[0], elements(shape), nothing, nothing)
-
-    def _barred(self, v: int, layers: list[Layer]) -> list[FixedWidth]:
-        """Free by the equations, but its least value is the present one."""
-        reason = str(self.solver.bounded.get(v) or "the code")
-        self.solver.known[v] = Polynomial.constant(self.solver.hints[v])
-        sizes = {layer.name: self.solver.value(layer.outgoing) for layer in layers}
-        return [FixedWidth(layer=name, size=size, reason=reason) for name, size in sizes.items() if size is not None]
-
-    def _width(self, v: int, layers: list[Layer]) -> FreeWidth:
-        """Name a free variable after the first layer whose whole output it is; else it is part of one."""
-        hint = self.solver.hints[v]
-        whole = next((x for x in layers if len(self._outgoing(x).terms) == 1), None)
-        own = whole or layers[0]
-        multiple = self._outgoing(own).coefficients()[v]
-        return FreeWidth(
-            name=own.name if whole else f"{own.name}[part]",
-            variable=v,
-            size=hint * multiple,
-            multiple=multiple,
-            minimum=self.solver.minimum.get(v, 1) * multiple,
-            layers=tuple(layer.name for layer in layers),
-        )
-
-    def _fixed(self) -> list[FixedWidth]:
-        """The layers whose output cannot vary at all, each with what pinned it."""
-        found = []
-        for layer in self.layers.values():
-            size = self.solver.value(layer.outgoing)
-            if size is not None and size > 1:
-                found.append(FixedWidth(layer=layer.name, size=size, reason=self._why(layer)))
-        return found
-
-    def _why(self, layer: Layer) -> str:
-        """The first known reason among the variables that a pinned output (or its weight) was made of."""
-        pending = [as_polynomial(size) for size in (layer.outgoing, *self.shapes[layer.weight])]
-        while pending:
-            for v in sorted(pending.pop(0).variables()):
-                if self.solver.pinned.get(v):
-                    return str(self.solver.pinned[v])
-                pending.append(self.solver.known.get(v, Polynomial({})))
-        return "the code"
 
 
 def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
@@ -361,12 +279,6 @@ def skeleton(model: nn.Module) -> nn.Module:
     return copy_structure(model, memo)
 
 
-def _title(name: str) -> str:
-    """A layer's name: its module's, where the parameter is that module's weight."""
-    name = name.partition(".parametrizations.weight.")[0]
-    return name.removesuffix("_orig").removesuffix("_v").removesuffix(".weight")
-
-
 def _tensors_in(output: Any, depth: int = 4) -> Iterator[torch.Tensor]:
     """The tensors in what a forward returns: containers, and the attributes of an output object."""
     for leaf in tree_leaves(output):
@@ -388,17 +300,6 @@ def _trains_otherwise(module: nn.Module) -> bool:
 
 def _map(value: Any, function: Callable[[Any], Any]) -> Any:
     return type(value)(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
-
-
-def _distinct(widths: list[FreeWidth]) -> list[FreeWidth]:
-    """Give widths that would share a name (parts of one layer's output) a number each."""
-    seen: Counter[str] = Counter()
-    result = []
-    for width in widths:
-        seen[width.name] += 1
-        number = f"#{seen[width.name]}" if seen[width.name] > 1 else ""
-        result.append(replace(width, name=width.name + number))
-    return result
 
 
 def _unknown_layer(pattern: str, names: list[str]) -> str:
