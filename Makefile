@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench-speed clean
+.PHONY: demo test test-slow check format bench-speed coverage clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -31,6 +31,11 @@ format: $(INSTALLED)
 bench-speed: $(INSTALLED)
 	$(BIN)/pip install -q torch-pruning==1.6.1
 	$(BIN)/python benchmarks/crop_speed.py
+
+# docs/COVERAGE.md: every network of torchvision and timm, cropped and checked. Long; continues where it was stopped.
+coverage: $(INSTALLED)
+	$(BIN)/python benchmarks/coverage.py --jobs 2
+	$(BIN)/python benchmarks/coverage.py --summary
 
 $(INSTALLED): setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -5,9 +5,9 @@ grows with the size (8 from 32 channels, 16 from 128), since kernels run at full
 speed only on aligned widths. With ``round_to`` the ladder has multiples of that alone. The path says in
 which order the rungs of all ladders are climbed.
 
-The budget is then met by *first fit*: go through the rungs in that order, climb each that
-still fits, pass over those that do not, stop within half a percent of the cap. If the
-rungs left are too coarse, half rungs follow, then quarters (not with ``round_to``).
+The budget is then met by *first fit*: climb the rungs in that order as far as they fit; then
+the next rung of every width that still fits, then the one after, and stop within half a percent of
+the cap. If the rungs left are too coarse, half rungs follow, then quarters (not with ``round_to``).
 
 A larger budget never gives a smaller network: compare two budgets at the first rung on which
 they differ. It fits the larger one only, so climbing it makes that network exceed the
@@ -16,6 +16,7 @@ smaller cap, which the other network never does. (With two caps: in at least one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -92,7 +93,7 @@ def first_fit(
 
     full: set[int] = set()
     share = float(used(state))
-    for g, size in order[count - 1 :]:
+    for g, size in _by_rounds(order[count - 1 :]):
         if share >= CLOSE_ENOUGH:
             break
         if g not in full:
@@ -108,6 +109,16 @@ def first_fit(
                     share = _climb(state, g, target, used, share, set())
             split *= 2
     return Fit(state.astype(np.int64), share)
+
+
+def _by_rounds(climbs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The next rung of every width, then the one after of every width: none runs far ahead of the path."""
+    seen: Counter[int] = Counter()
+    numbered = []
+    for place, (g, size) in enumerate(climbs):
+        numbered.append((seen[g], place, g, size))
+        seen[g] += 1
+    return [(g, size) for _, _, g, size in sorted(numbered)]
 
 
 def _climb(state: Array, g: int, size: float, used: Callable[[Array], Array], share: float, full: set[int]) -> float:
