@@ -11,8 +11,8 @@ once, exactly, by substitution:
   else each width becomes a multiple, ``v := d * u``;
 - **a number**: the variable is *pinned*, and the line of code that did it is kept.
 
-A demand that no substitution with positive coefficients can meet pins every
-variable in it: such widths cannot vary one by one.
+Two concatenations with other borders are cut into common pieces. A demand that no substitution
+with positive coefficients can meet pins every variable in it: such widths cannot vary one by one.
 """
 
 from __future__ import annotations
@@ -265,7 +265,29 @@ class Solver:
                     if quotient.offset < 0:
                         self.at_least(quotient, 1)
                 return
-        self.pin(Polynomial({(v,): 1 for v in (*positive, *negative)}))
+        if offset or {*positive.values(), *negative.values()} != {1}:
+            self.pin(Polynomial({(v,): 1 for v in (*positive, *negative)}))
+        else:
+            self._refine(sorted(positive), sorted(negative))
+
+    def _refine(self, left: list[int], right: list[int]) -> None:
+        """Solve ``a + b = c + d`` for widths with other borders: lay them along one another, cut at every border.
+
+        Each width becomes the sum of the pieces that it covers, and each piece varies by itself.
+        """
+        pieces: dict[int, Polynomial] = dict.fromkeys((*left, *right), Polynomial({}))
+        rest = {v: self.hints[v] for v in pieces}
+        while left and right:
+            a, b = left[0], right[0]
+            size = min(rest[a], rest[b])
+            piece = self.fresh(size)
+            for v, side in ((a, left), (b, right)):
+                pieces[v] = pieces[v] + piece
+                rest[v] -= size
+                if not rest[v]:
+                    side.pop(0)
+        for v, total in pieces.items():
+            self._substitute(v, total)
 
 
 def as_polynomial(size: int | Polynomial) -> Polynomial:

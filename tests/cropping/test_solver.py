@@ -38,6 +38,15 @@ def test_two_sums_pair_off_by_size(solver):
     assert solver.resolve(c) == b
 
 
+def test_two_sums_with_other_borders_are_cut_into_common_pieces(solver):
+    a, b, c, d = (solver.fresh(n) for n in (16, 8, 10, 14))
+    solver.equate(a + b, c + d)
+    assert solver.resolve(a + b) == solver.resolve(c + d)
+    assert solver.pinned == {}
+    assert len(solver.resolve(a + b).variables()) == 3  # 10, 6 and 8
+    assert [solver.hint(solver.resolve(size)) for size in (a, b, c, d)] == [16, 8, 10, 14]
+
+
 def test_a_number_pins_and_keeps_the_line(solver):
     a = solver.fresh(16)
     solver.equate(a, number(16))
