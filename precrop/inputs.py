@@ -100,6 +100,11 @@ def input_shapes(model: nn.Module, input_shape: Sequence[int] | None) -> list[tu
         shapes.append((first.in_channels, *(size[1:] or (_DEFAULT_SIZE, _DEFAULT_SIZE))))
     if size and size not in shapes:
         shapes.append(size)  # before its first convolution such a network turns pixels into channels
+    if not shapes and not any(parameter.dim() > 1 for parameter in model.parameters()):
+        raise PrecropError(
+            f"this {type(model).__name__} has no layer that can be cropped. Expected at least one convolution or "
+            "linear layer."
+        )
     if not shapes:
         raise PrecropError(
             f"cannot tell what {type(model).__name__} takes as input: it has no two-dimensional convolution to start "

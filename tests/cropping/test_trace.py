@@ -156,6 +156,11 @@ def test_nothing_to_crop():
         precrop(nn.Sequential(nn.Conv2d(3, 1, 3), nn.Flatten()), 0.5, input_shape=SHAPE)
 
 
+def test_a_model_without_weights_has_nothing_to_crop():
+    with pytest.raises(PrecropError, match="no layer that can be cropped"):
+        precrop(nn.Sequential(nn.ReLU(), nn.Flatten()), 0.5)
+
+
 def test_python_that_counts_channels_pins_them():
     class Counts(nn.Module):
         def __init__(self):
