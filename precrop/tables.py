@@ -42,11 +42,11 @@ def budget_text(budget: Budget) -> str:
 
 def plan_lines(plan: CropPlan) -> list[str]:
     """The plan in a few lines: what was asked, what was met, what could not vary."""
-    made = f"{plan.model.name}, " if plan.model else ""
+    made = f"crop of {plan.model.name}" if plan.model else "crop"
     size = "x".join(map(str, plan.input_shape))
     unit = f", widths in multiples of {plan.round_to}" if plan.round_to else ""
     lines = [
-        f"crop of {made}input {size}, scorer {plan.scorer}{unit}{', widened' if plan.widen else ''}",
+        f"{made}, input {size}, scorer {plan.scorer}{unit}{', widened' if plan.widen else ''}",
         f"asked at most: {budget_text(plan.budget)}",
         f"met: params {plan.params_ratio:.4f} ({_change(plan, 'params')}), "
         f"MACs {plan.macs_ratio:.4f} ({_change(plan, 'macs')})",
