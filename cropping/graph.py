@@ -63,7 +63,6 @@ class WidthGraph:
     params: Polynomial
     macs: Polynomial
     activations: Polynomial
-    notes: tuple[str, ...] = ()
     _index: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
