@@ -8,9 +8,8 @@ A `ShapeMode` receives every operator the forward calls. What happens then:
    a rule in `precrop.cropping.rules.RULES`;
 3. a composite operator is taken apart by torch itself into ones that have;
 4. **any other** is *probed*: torch's own shape function runs on data-free tensors
-   at the present sizes and at a few others, and each output
-   size is read off as a linear form. Sizes that only fit together are tied; sizes
-   for which no form fits are pinned.
+   at the present sizes and at a few others, and each output size is read off as a
+   linear form. Sizes that only fit together are tied; sizes for which no form fits are pinned.
 
 So no operator is unknown: the rules are there for speed and for exactness where
 sizes must agree, and every surprise ends in a pinned width with a source line.

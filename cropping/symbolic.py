@@ -12,7 +12,6 @@ Tested with torch 2.9 to 2.14.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,8 +19,8 @@ from typing import Any, cast
 import torch
 from torch.fx.experimental.sym_node import SymNode  # (the module also gives torch.SymInt its operators)
 
-from precrop.cropping.polynomial import Polynomial
-from precrop.cropping.solver import Solver, as_polynomial, calling_origin
+from precrop.cropping.polynomial import Polynomial, product
+from precrop.cropping.solver import Solver, calling_origin
 
 Dim = int | Polynomial
 
@@ -347,9 +346,4 @@ def shape_of(tensor: torch.Tensor) -> tuple[Dim, ...]:
 
 def elements(shape: Sequence[Dim]) -> Polynomial:
     """The number of elements of a shape."""
-    number = math.prod(s for s in shape if isinstance(s, int))
-    result = Polynomial.constant(number)
-    for size in shape:
-        if not isinstance(size, int):
-            result = result * as_polynomial(size)
-    return result
+    return product(shape)
