@@ -70,7 +70,7 @@ def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], 
             raise PrecropError(
                 f"the density of {name} is {density!r}; expected the kept share of its weights, 0 < density <= 1."
             )
-    return density_path(graph, log_densities_of(graph, scorer), widen)
+    return density_path(graph, budget, log_densities_of(graph, scorer), widen)
 
 
 def _share_used(graph: WidthGraph, caps: Mapping[str, float | None]) -> Callable[[Array], Array]:

@@ -30,6 +30,7 @@ from precrop.scoring import synexp
 Array = NDArray[np.float64]
 
 _POINTS = 120
+_SLOPES = np.linspace(-1, 1, 11)
 _TILTS = np.array([0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0])
 
 
@@ -64,7 +65,7 @@ def shares_of_ends(graph: WidthGraph) -> Array:
 
 
 def _degree(params: Polynomial) -> int:
-    return max((len(monomial) for monomial in params.terms), default=0)
+    return max(map(len, params.terms), default=0)
 
 
 def uniform_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
@@ -74,9 +75,27 @@ def uniform_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
     return WidthPath(np.repeat(ratios[:, None], len(graph.widths), axis=1))
 
 
-def density_path(graph: WidthGraph, log_p: Array, widen: bool) -> WidthPath:
-    """The path of given layerwise densities: their widths times one scale."""
-    ratios = shares_of_ends(graph) @ log_p
+def density_path(graph: WidthGraph, budget: Budget, log_p: Array, widen: bool) -> WidthPath:
+    r"""The path of given layerwise densities: their widths times one scale.
+
+    One scale uses up one cap. With both parameters and multiply-adds capped the densities are tilted as well, by
+    each layer's part of the multiply-adds over its part of the parameters,
+
+    .. math:: p_l \propto p_l \left(\frac{f_l / \sum f}{a_l / \sum a}\right)^{-t}, \qquad -1 \le t \le 1,
+
+    with the t at which both caps are used up.
+    """
+    shares = shares_of_ends(graph)
+    if budget.params is None or budget.macs is None:
+        return _scaled(graph, shares @ log_p, widen)
+    params, macs = _costs(graph)
+    with np.errstate(divide="ignore"):
+        lean = np.log(macs / macs.sum()) - np.log(params / params.sum())
+    lean[~np.isfinite(lean)] = 0.0
+    return _balanced(graph, [_scaled(graph, shares @ (log_p - t * lean), widen) for t in _SLOPES], budget)
+
+
+def _scaled(graph: WidthGraph, ratios: Array, widen: bool) -> WidthPath:
     lowest = -np.log(max(w.size for w in graph.widths)) - 1 - ratios.max()
     scale = np.linspace(lowest, -ratios.min() if not widen else -ratios.mean() + 3, _POINTS)
     path = ratios[None, :] + scale[:, None]
@@ -89,16 +108,18 @@ def synexp_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
     With both parameters and multiply-adds capped, the price is tilted between them at each
     level so that both caps are used up together, where the network allows it.
     """
-    params = np.array([_present(graph, layer.params) for layer in graph.layers], float)
-    macs = np.array([_present(graph, layer.macs) for layer in graph.layers], float)
+    params, macs = _costs(graph)
     shares = shares_of_ends(graph)
     if budget.macs is None or budget.params is None:
         return _one_tilt(params, macs, shares, graph, 0.0 if budget.macs is None else 1.0, widen)
     return _balanced(graph, [_one_tilt(params, macs, shares, graph, t, widen) for t in _TILTS], budget)
 
 
-def _present(graph: WidthGraph, cost: Polynomial) -> int:
-    return cost.evaluate(graph.values(graph.original).__getitem__)
+def _costs(graph: WidthGraph) -> tuple[Array, Array]:
+    """Each layer's present parameters and multiply-adds, (L,) each."""
+    now = graph.values(graph.original).__getitem__
+    costs = [(layer.params.evaluate(now), layer.macs.evaluate(now)) for layer in graph.layers]
+    return np.array([a for a, _ in costs], float), np.array([f for _, f in costs], float)
 
 
 def _one_tilt(params: Array, macs: Array, shares: Array, graph: WidthGraph, tilt: float, widen: bool) -> WidthPath:
@@ -119,8 +140,9 @@ def _balanced(graph: WidthGraph, paths: list[WidthPath], budget: Budget) -> Widt
     ratios = np.stack([path.log_ratio for path in paths])  # (T, K, G)
     widths = np.maximum(sizes * np.exp(ratios), lowest)
     top = max(budget.params, budget.macs)
-    fill_params = graph.compiled(graph.params)(widths) / _present(graph, graph.params) / (budget.params / top)
-    fill_macs = graph.compiled(graph.macs)(widths) / _present(graph, graph.macs) / (budget.macs / top)
+    now = graph.size(graph.original)
+    fill_params = graph.compiled(graph.params)(widths) / now.params / (budget.params / top)
+    fill_macs = graph.compiled(graph.macs)(widths) / now.macs / (budget.macs / top)
     fill = np.log(np.maximum(fill_params, fill_macs))  # (T, K), increasing in K
     lean = np.log(fill_macs / fill_params)  # > 0: multiply-adds are the tighter cap
     points = np.linspace(fill[:, 0].max(), max(0.0, fill[:, -1].min()), _POINTS)

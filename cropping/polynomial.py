@@ -11,7 +11,8 @@ variable is an ``int`` identifier handed out by `precrop.cropping.solver.Solver`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from math import gcd, prod
+from itertools import chain
+from math import gcd
 
 Monomial = tuple[int, ...]
 
@@ -19,10 +20,12 @@ Monomial = tuple[int, ...]
 class Polynomial:
     """An immutable polynomial: ``terms`` maps a monomial to its nonzero coefficient."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("_variables", "terms")
 
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms = {monomial: c for monomial, c in terms.items() if c}
+    def __init__(self, terms: dict[Monomial, int]) -> None:
+        # The dictionary is kept, not copied: nobody changes it afterwards.
+        self.terms = {monomial: c for monomial, c in terms.items() if c} if 0 in terms.values() else terms
+        self._variables: frozenset[int] | None = None
 
     @staticmethod
     def constant(value: int) -> Polynomial:
@@ -35,10 +38,7 @@ class Polynomial:
         return Polynomial({(variable,): 1})
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        terms = dict(self.terms)
-        for monomial, c in other.terms.items():
-            terms[monomial] = terms.get(monomial, 0) + c
-        return Polynomial(terms)
+        return total((self, other))
 
     def __neg__(self) -> Polynomial:
         return self.scaled(-1)
@@ -80,9 +80,11 @@ class Polynomial:
         """The constant term."""
         return self.terms.get((), 0)
 
-    def variables(self) -> set[int]:
+    def variables(self) -> frozenset[int]:
         """The variables that occur."""
-        return {v for m in self.terms for v in m}
+        if self._variables is None:
+            self._variables = frozenset(chain.from_iterable(self.terms))
+        return self._variables
 
     def coefficients(self) -> dict[int, int]:
         """Variable to coefficient, of a linear polynomial, without the constant."""
@@ -98,15 +100,24 @@ class Polynomial:
 
     def evaluate(self, values: Callable[[int], int]) -> int:
         """The value where variable ``v`` has the value ``values(v)``."""
-        return sum(c * prod(values(v) for v in m) for m, c in self.terms.items())
+        result = 0
+        for monomial, c in self.terms.items():
+            for v in monomial:
+                c *= values(v)
+            result += c
+        return result
 
     def substituted(self, known: Mapping[int, Polynomial]) -> Polynomial:
         """This polynomial with every variable of ``known`` replaced."""
         terms: dict[Monomial, int] = {}
         for monomial, c in self.terms.items():
-            term: dict[Monomial, int] = {(): c}
+            if known.keys().isdisjoint(monomial):
+                terms[monomial] = terms.get(monomial, 0) + c
+                continue
+            term = {tuple([v for v in monomial if v not in known]): c}
             for v in monomial:
-                term = _product(term, known[v].terms if v in known else {(v,): 1})
+                if v in known:
+                    term = _product(term, known[v].terms)
             for m, d in term.items():
                 terms[m] = terms.get(m, 0) + d
         return Polynomial(terms)
@@ -136,6 +147,15 @@ class Polynomial:
         for monomial in self.terms:
             common = monomial if common is None else _intersection(common, monomial)
         return Polynomial({_without(m, common or ()): c // divisor for m, c in self.terms.items()})
+
+
+def total(sizes: Iterable[int | Polynomial]) -> Polynomial:
+    """The sum of sizes, each a number or a polynomial."""
+    terms: dict[Monomial, int] = {}
+    for size in sizes:
+        for monomial, c in (((), size),) if isinstance(size, int) else size.terms.items():
+            terms[monomial] = terms.get(monomial, 0) + c
+    return Polynomial(terms)
 
 
 def product(sizes: Iterable[int | Polynomial]) -> Polynomial:

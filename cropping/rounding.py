@@ -81,19 +81,23 @@ def first_fit(
     order = _climbs(widths, path, ladders)
     state = np.array([rungs[0] for rungs in ladders], float)
 
-    # As far as all rungs fit, in one sweep.
-    gains = np.zeros((len(order) + 1, len(widths)))
-    gains[0] = state
-    for i, (g, size) in enumerate(order):
-        gains[i + 1, g] = size
-    states = np.maximum.accumulate(gains, axis=0)
-    fits = used(states) <= 1
-    count = len(fits) if fits.all() else int(np.argmin(fits))
-    state = states[count - 1].copy()
+    climbed, sizes = np.array([g for g, _ in order], int), np.array([size for _, size in order], float)
+
+    def after(count: int) -> Array:
+        reached = state.copy()
+        reached[climbed[:count]] = sizes[:count]  # of one width's rungs the last, the highest, stays
+        return reached
+
+    # As far as all rungs fit: every climb costs, so the place can be found by halving.
+    fitting, beyond = 0, len(order) + 1
+    while beyond - fitting > 1:
+        middle = (fitting + beyond) // 2
+        fitting, beyond = (middle, beyond) if used(after(middle)) <= 1 else (fitting, middle)
+    state = after(fitting)
 
     full: set[int] = set()
     share = float(used(state))
-    for g, size in _by_rounds(order[count - 1 :]):
+    for g, size in _by_rounds(order[fitting:]):
         if share >= CLOSE_ENOUGH:
             break
         if g not in full:

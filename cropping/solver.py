@@ -90,11 +90,8 @@ class Solver:
 
     def resolve(self, size: Polynomial) -> Polynomial:
         """The size in free variables only."""
-        known = self.known
-        for monomial in size.terms:
-            for v in monomial:
-                if v in known:
-                    return self.resolve(size.substituted(known))
+        while not self.known.keys().isdisjoint(size.variables()):
+            size = size.substituted(self.known)
         return size
 
     def settle(self, size: int | Polynomial) -> int | Polynomial:
@@ -258,8 +255,8 @@ class Solver:
         for one, others, sign in sides:
             if len(one) == 1 and others:
                 ((v, c),) = one.items()
-                total = Polynomial({**{(u,): d for u, d in others.items()}, (): sign * offset})
-                quotient = self.divide(total, c)
+                rest = Polynomial({**{(u,): d for u, d in others.items()}, (): sign * offset})
+                quotient = self.divide(rest, c)
                 if self.resolve(Polynomial.variable(v)) == Polynomial.variable(v):
                     self._substitute(v, quotient)
                     if quotient.offset < 0:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch.fx.experimental.sym_node import SymNode  # (the module also gives torch.SymInt its operators)
 
-from precrop.cropping.polynomial import Polynomial, product
+from precrop.cropping.polynomial import Polynomial, product, total
 from precrop.cropping.solver import Solver, calling_origin
 
 Dim = int | Polynomial
@@ -157,10 +157,7 @@ class SizeNode(_Node):
         return self if self.hint <= other.hint else other
 
     def sym_sum(self, terms: Sequence[SizeNode]) -> SizeNode:
-        total = Polynomial({})
-        for term in terms:
-            total = total + term.size
-        return self._with(total)
+        return self._with(total(term.size for term in terms))
 
     # A width that becomes a float (c * 0.25, sqrt(c)) is computed at the present size. Only a float that
     # turns into a size again would make the crop wrong, so the width is pinned there and reported.

@@ -23,7 +23,7 @@ from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
-from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.polynomial import Polynomial, total
 from precrop.cropping.shapes import ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
@@ -51,12 +51,13 @@ class _Trace:
         self.solver = Solver()
         self.mode = ShapeMode(self.solver, self._product)
         self.layers: dict[str, Layer] = {}
-        self.macs = Polynomial({})
-        self.activations = Polynomial({})
+        self.macs: list[Polynomial] = []  # what each operator adds to the network's
+        self.activations: list[Polynomial] = []
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
         self.told: dict[tuple[str, str], Dim] = {}
-        self.params = Polynomial({})
+        self.params: list[Polynomial] = []
+        self.owned: dict[str, list[str]] = {}  # module name -> the full names of its tensors
         self.weights: dict[int, str] = {}  # identity of a symbolic parameter -> its name
         self.paths: dict[int, str] = {}  # identity of a module with parameters -> its name
         self.entered: set[int] = set()
@@ -132,10 +133,11 @@ class _Trace:
                         alike[kind] = tensor = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
                     made[id(old)] = tensor, shape
                     if is_parameter:
-                        self.params = self.params + elements(shape)
+                        self.params.append(elements(shape))
                 store[name] = tensor
                 full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
+                self.owned.setdefault(path, []).append(full)
                 self.weights.setdefault(id(tensor), full)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -186,8 +188,8 @@ class _Trace:
         macs, activations = (
             Polynomial({m: c * share // _BATCH for m, c in p.terms.items()}) for p in (macs, activations)
         )
-        self.macs = self.macs + macs
-        self.activations = self.activations + activations
+        self.macs.append(macs)
+        self.activations.append(activations)
         name = None if weight is None else self.weights.get(id(weight))
         if name is None and weight is not None and self.running:
             # A weight computed in forward (weight standardization) belongs to the module that runs.
@@ -203,11 +205,9 @@ class _Trace:
 
     def _own_weight(self, path: str) -> str | None:
         """The parameter that a module computes its weight from: the largest called so."""
-        prefix = f"{path}.weight" if path else "weight"
-        computed = prefix.removesuffix("weight") + "parametrizations.weight."
-        names = [
-            n for n in self.shapes if n.startswith(computed) or (n.startswith(prefix) and "." not in n[len(prefix) :])
-        ]
+        computed = f"{path}.parametrizations.weight" if path else "parametrizations.weight"
+        names = [n for n in self.owned.get(path, ()) if n.rpartition(".")[2].startswith("weight")]
+        names += self.owned.get(computed, ())
         return max(names, key=lambda n: self.solver.hint(elements(self.shapes[n])), default=None)
 
     # -- after the forward ---------------------------------------------------------
@@ -247,9 +247,9 @@ class _Trace:
             layers=tuple(self.layers.values()),
             shapes={name: tuple(map(settle, shape)) for name, shape in self.shapes.items()},
             attributes={key: _map(value, settle) for key, value in self.attributes.items()},
-            params=solver.resolve(self.params),
-            macs=solver.resolve(self.macs),
-            activations=solver.resolve(self.activations),
+            params=solver.resolve(total(self.params)),
+            macs=solver.resolve(total(self.macs)),
+            activations=solver.resolve(total(self.activations)),
         )
 
     def _is_seen(self, name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precrop.cropping.polynomial import Polynomial
+from precrop.cropping.polynomial import Polynomial, total
 from precrop.cropping.solver import as_polynomial
 from precrop.cropping.symbolic import Dim, dim_of, shape_of
 
@@ -21,11 +21,10 @@ def cat(mode: ShapeMode, tensors: Sequence[T], dim: int = 0) -> T:
     shapes = [s for s in map(shape_of, tensors) if s != (0,)]  # torch passes over a legacy empty tensor
     axis = dim % len(shapes[0])
     result = list(shapes[0])
+    result[axis] = total(shape[axis] for shape in shapes)
     for shape in shapes[1:]:
         for i, size in enumerate(shape):
-            if i == axis:
-                result[i] = as_polynomial(result[i]) + as_polynomial(size)
-            else:
+            if i != axis and size != result[i]:
                 mode.agree(result[i], size)
     return mode.make(result, tensors[0].dtype)
 
@@ -47,10 +46,7 @@ def _with_axis(mode: ShapeMode, x: T, dim: int, size: Dim) -> T:
 
 def split_sizes(mode: ShapeMode, x: T, sizes: Sequence[Any], dim: int = 0) -> list[T]:
     pieces = [dim_of(s) for s in sizes]
-    total = Polynomial({})
-    for piece in pieces:
-        total = total + as_polynomial(piece)
-    mode.agree(shape_of(x)[dim], total)
+    mode.agree(shape_of(x)[dim], total(pieces))
     for piece in map(as_polynomial, pieces):
         if not mode.solver.is_positive(piece):  # such as [part, whole - part]
             taken = Polynomial({m: -c for m, c in mode.solver.resolve(piece).terms.items() if c < 0})

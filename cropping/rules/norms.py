@@ -17,9 +17,8 @@ T = torch.Tensor
 
 
 def _tie_channels(mode: ShapeMode, size: Dim, parameters: Sequence[T | None]) -> None:
-    for parameter in parameters:
-        if parameter is not None:
-            mode.agree(shape_of(parameter)[0], size)
+    for parameter in {id(p): p for p in parameters if p is not None}.values():
+        mode.agree(shape_of(parameter)[0], size)
 
 
 def batch_norm(mode: ShapeMode, x: T, weight: T | None, bias: T | None, mean: T | None, var: T | None, *rest: Any) -> T:

@@ -113,6 +113,19 @@ def test_given_densities_are_fitted():
     assert 0.99 * 0.3 <= crop.params_ratio <= 0.3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_given_densities_use_up_both_caps(graphs, seed):
+    """One scale fills one cap; leaning the densities towards the slack one fills both."""
+    graph = graphs["resnet18"]
+    random = np.random.default_rng(seed)
+    densities = {layer.name: float(random.uniform(0.05, 1)) for layer in graph.layers}
+    whole = graph.size(graph.original)
+    for params, macs in ((0.2, 0.2), (0.2, 0.3), (0.3, 0.2)):
+        kept = graph.size(allocate(graph, Budget(params=params, macs=macs), densities)[0])
+        assert 0.95 * params * whole.params <= kept.params <= params * whole.params
+        assert 0.95 * macs * whole.macs <= kept.macs <= macs * whole.macs
+
+
 @pytest.mark.parametrize(
     ("scorer", "message"),
     [
