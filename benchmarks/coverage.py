@@ -57,10 +57,10 @@ class Running:
 
 
 def sources() -> str:
-    """A short name for the state of precrop's sources that a row was made by."""
+    """A short name for the state of the sources that a row was made by: tracing, allocating, shrinking, saving."""
     digest = hashlib.sha1()
-    for folder in ("cropping", "precrop", "scoring"):
-        for path in sorted((ROOT / folder).glob("*.py")):
+    for pattern in ("cropping/**/*.py", "scoring/synexp.py", "precrop/checkpoint.py"):
+        for path in sorted(ROOT.glob(pattern)):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
 
