@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from coverage_networks import INPUT_SHAPES, Network, build, kind_of, part_of
+from coverage_networks import INPUT_SHAPES, Network, build, kind_of
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import precrop
 from precrop.crop_plan import CropPlan
+from precrop.cropping.forwards import forward_of
 from precrop.errors import BudgetError
 
 SHARES = (0.5, 0.25)
@@ -69,11 +70,9 @@ def check(network: Network, limits: Limits) -> dict[str, Any] | None:
 
 
 def _check(network: Network, limits: Limits, empty: nn.Module, row: dict[str, Any]) -> None:
-    params = sum(p.numel() for p in part_of(empty, network).parameters())
+    params = sum(p.numel() for p in empty.parameters())
     row["params"] = params
-    small_enough = params <= limits.train_params
-    whole = build(network) if small_enough else empty
-    model = part_of(whole, network)
+    model = build(network) if params <= limits.train_params else empty
     shape = INPUT_SHAPES.get(network.file)
 
     plans: dict[float, CropPlan] = {}
@@ -92,7 +91,7 @@ def _check(network: Network, limits: Limits, empty: nn.Module, row: dict[str, An
     known = plans.get(SHARES[0]) or precrop.plan(model, params=1.0, input_shape=shape)
     row |= facts(known)
 
-    cropper = Cropper(network, limits, whole, empty, known)
+    cropper = Cropper(limits, model, empty, known)
     row["with_data"] = "yes" if cropper.with_data else "meta"
     for share, plan in plans.items():
         row[f"met_{share}"] = round(plan.params_ratio, 5)
@@ -127,11 +126,11 @@ def facts(plan: CropPlan) -> dict[str, Any]:
 class Cropper:
     """Builds the crops of one network and checks each, at the smallest input on which the original runs."""
 
-    def __init__(self, network: Network, limits: Limits, whole: nn.Module, empty: nn.Module, known: CropPlan) -> None:
-        self.network, self.limits = network, limits
-        self.whole, self.empty = whole, empty
+    def __init__(self, limits: Limits, model: nn.Module, empty: nn.Module, known: CropPlan) -> None:
+        self.limits = limits
+        self.full, self.empty = model, empty
         self.shape = tuple(known.input_shape)
-        self.with_data = not next(part_of(whole, network).parameters()).is_meta
+        self.with_data = not next(model.parameters()).is_meta
         self.size = 0
         self.round_trip = ""
         self.macs = known.original.macs
@@ -142,6 +141,11 @@ class Cropper:
         if self.with_data and not self._fitting():
             self.with_data = False
             self.runs.clear()
+
+    @property
+    def model(self) -> nn.Module:
+        """The original, with data where that is not too much."""
+        return self.full if self.with_data else self.empty
 
     def _fitting(self) -> list[tuple[int, ...]]:
         """The input shapes on which the original runs and a training step is not too much work: the first, at least."""
@@ -158,12 +162,12 @@ class Cropper:
     def _original(self, shape: tuple[int, ...]) -> Any:
         """The shapes of the original's outputs, or None where it does not run."""
         if shape not in self.runs:
-            model = part_of(self.whole if self.with_data else self.empty, self.network)
+            model = self.model
             mode = model.training
             images = torch.randn(2, *shape, device=None if self.with_data else "meta")
             self.runs[shape] = None
             with suppress(Exception), torch.no_grad():
-                self.runs[shape] = shapes(model.eval()(images))
+                self.runs[shape] = shapes(forward_of(model.eval())(images))
             model.train(mode)
         return self.runs[shape]
 
@@ -176,7 +180,7 @@ class Cropper:
             raise CheckFailed(f"only {used:.2%} of the budget is used, and the plan has no note")
         if not self._fitting():
             raise CheckFailed("the original itself does not run on the meta device, and is too large to run with data")
-        model = part_of(self.whole if self.with_data else self.empty, self.network)
+        model = self.model
         small = precrop.apply(model, plan)
         counted = sum(p.numel() for p in small.parameters())
         if counted != plan.cropped.params:
@@ -187,10 +191,8 @@ class Cropper:
         if not self.with_data:
             shape = self.shapes[-1]
             with torch.no_grad():
-                same(shapes(small.eval()(torch.empty(2, *shape, device="meta"))), self._original(shape))
+                same(shapes(forward_of(small.eval())(torch.empty(2, *shape, device="meta"))), self._original(shape))
             self.size = shape[-1]
-        elif self.network.part:
-            self._train_whole(small)
         else:
             self._train(small)
         return OK if used >= 0.99 else f"ok; {plan.notes[0]}"
@@ -204,8 +206,8 @@ class Cropper:
             images = torch.randn(2, *shape)
             try:
                 with torch.no_grad():
-                    same(shapes(small.eval()(images)), outputs)
-                step(small, small.train()(images))
+                    same(shapes(forward_of(small.eval())(images)), outputs)
+                step(small, run_in_training(small.train(), images))
             except CheckFailed:
                 raise
             except Exception as error:
@@ -216,20 +218,10 @@ class Cropper:
         if failure:
             raise failure
 
-    def _train_whole(self, small: nn.Module) -> None:
-        """One step of the whole network around its cropped part."""
-        shape = self._fitting()[0]
-        with torch.no_grad():
-            same(shapes(small.eval()(torch.randn(2, *shape))), self._original(shape))
-        whole, (owner, _, name) = build(self.network), self.network.part.rpartition(".")
-        setattr(whole.get_submodule(owner), name, small)
-        self.size = 128
-        step(whole, run_whole(whole.train(), self.size))
-
     def _round_trip(self, small: nn.Module, model: nn.Module, plan: CropPlan) -> None:
         """Names, shapes and values of the state come back: through a file, or (large networks) a plan applied again."""
         wanted = small.state_dict()
-        if self.with_data and not self.network.part and plan.original.params <= self.limits.file_params:
+        if self.with_data and plan.original.params <= self.limits.file_params:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, "small.safetensors")
                 precrop.save(small, path)
@@ -238,7 +230,7 @@ class Cropper:
                 found = precrop.load(path, model=None if named else model).state_dict()
             self.round_trip = "file" if named else "file, original passed"
         else:
-            found = precrop.apply(part_of(self.empty, self.network), CropPlan.from_json(plan.to_json())).state_dict()
+            found = precrop.apply(self.empty, CropPlan.from_json(plan.to_json())).state_dict()
             self.round_trip = "shapes"
         if {n: t.shape for n, t in wanted.items()} != {n: t.shape for n, t in found.items()}:
             raise CheckFailed("the state dict's names or shapes change in the round trip")
@@ -246,19 +238,21 @@ class Cropper:
             raise CheckFailed("the state dict's values change in the round trip")
 
 
-def run_whole(model: nn.Module, size: int) -> Any:
-    """Outputs in train mode of a network that does not take one batch of images: a detector, or RAFT."""
-    if not hasattr(model, "transform"):
-        return model(torch.randn(2, 3, size, size), torch.randn(2, 3, size, size))
-    if getattr(model.transform, "fixed_size", None) is None:
-        model.transform.min_size, model.transform.max_size = (size,), size
+def run_in_training(model: nn.Module, images: torch.Tensor) -> Any:
+    """What the model computes in train mode; detectors want targets, and find losses."""
+    transform = getattr(model, "transform", None)
+    if type(transform).__name__ != "GeneralizedRCNNTransform":
+        return forward_of(model)(images)
+    side = images.shape[-1]
+    if getattr(transform, "fixed_size", None) is None:
+        transform.min_size, transform.max_size = (side,), side
     target = {
-        "boxes": torch.tensor([[size * 0.1, size * 0.1, size * 0.9, size * 0.9]]),
+        "boxes": torch.tensor([[side * 0.1, side * 0.1, side * 0.9, side * 0.9]]),
         "labels": torch.tensor([1]),
-        "masks": torch.ones(1, size, size, dtype=torch.uint8),
-        "keypoints": torch.full((1, 17, 3), size / 2),
+        "masks": torch.ones(1, side, side, dtype=torch.uint8),
+        "keypoints": torch.full((1, 17, 3), side / 2),
     }
-    return model([torch.rand(3, size, size)] * 2, [target] * 2)
+    return model(list(images), [target] * len(images))
 
 
 def step(model: nn.Module, outputs: Any) -> None:

@@ -41,8 +41,6 @@ def kind_of(model: nn.Module, file: str) -> str:
 
 # -- which networks there are --------------------------------------------------------------------
 
-#: Networks of a torchvision module (by prefix) that do not take one batch of images: the part that does is tried too.
-PARTS = {"detection": "backbone", "optical_flow": "feature_encoder"}
 #: One sample's shape where it cannot be read off the first convolution.
 INPUT_SHAPES = {
     "video.resnet": (3, 16, 112, 112),
@@ -51,23 +49,15 @@ INPUT_SHAPES = {
     "video.swin_transformer": (3, 16, 224, 224),
     "inception": (3, 299, 299),  # its auxiliary head needs that much
     "quantization.inception": (3, 299, 299),
-    "detection.ssd": (3, 300, 300),
-    "detection.ssdlite": (3, 320, 320),
 }
 
 
 @dataclass(frozen=True)
 class Network:
-    """A registered network, or (``part``) a submodule of one that is cropped in its place."""
+    """A registered network: its MODEL name, and the file of its library that it is in."""
 
-    model: str
+    name: str
     file: str
-    part: str = ""
-
-    @property
-    def name(self) -> str:
-        """The network's MODEL name, with the part after a colon."""
-        return f"{self.model}:{self.part}" if self.part else self.model
 
 
 def all_networks() -> list[Network]:
@@ -83,14 +73,12 @@ def all_networks() -> list[Network]:
     for short in torchvision.models.list_models():
         file = torchvision.models.get_model_builder(short).__module__.removeprefix("torchvision.models.")
         found.append(Network(f"torchvision/{short}", file))
-        if part := PARTS.get(file.partition(".")[0]):
-            found.append(Network(f"torchvision/{short}", file, part))
     found += [Network(f"timm/{short}", _model_to_module[short]) for short in timm.list_models()]
     seen: Counter[tuple[str, str]] = Counter()
     turn = {}
     for network in found:
-        seen[library_of(network.model), network.file] += 1
-        turn[network] = seen[library_of(network.model), network.file]
+        seen[library_of(network.name), network.file] += 1
+        turn[network] = seen[library_of(network.name), network.file]
     return sorted(found, key=turn.__getitem__)
 
 
@@ -101,20 +89,15 @@ def library_of(model: str) -> str:
 
 def build(network: Network, on_meta: bool = False) -> nn.Module:
     """The whole network, freshly initialized, or without data."""
-    short = network.model.rpartition("/")[2]
+    short = network.name.rpartition("/")[2]
     # Their own initialization draws truncated normals in SciPy and takes half a minute.
-    slow = network.model.startswith("torchvision/") and short.endswith(("googlenet", "inception_v3"))
+    slow = network.name.startswith("torchvision/") and short.endswith(("googlenet", "inception_v3"))
     kwargs = {"init_weights": False} if slow else {}
     if on_meta:
         # Some builders compute with parameters or run a forward, and need them all in one place.
         with suppress(Exception), _EmptyOnMeta():
-            return precrop.create_model(network.model, **kwargs).to("meta")
+            return precrop.create_model(network.name, **kwargs).to("meta")
         with suppress(Exception), torch.device("meta"):
-            return precrop.create_model(network.model, **kwargs)
-        return precrop.create_model(network.model, **kwargs).to("meta")
-    return precrop.create_model(network.model, **kwargs)
-
-
-def part_of(model: nn.Module, network: Network) -> nn.Module:
-    """What is cropped: the network, or its part."""
-    return model.get_submodule(network.part) if network.part else model
+            return precrop.create_model(network.name, **kwargs)
+        return precrop.create_model(network.name, **kwargs).to("meta")
+    return precrop.create_model(network.name, **kwargs)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
 from coverage_check import GOAL, SHARES
-from coverage_networks import PARTS, Network, library_of
+from coverage_networks import Network, library_of
 
 Row = dict[str, str]
 
@@ -38,11 +38,9 @@ def summary(rows: Sequence[Row], networks: Iterable[Network], code: str) -> str:
     """The whole page."""
     registered = {network.name: network for network in networks}
     rows = sorted((row for row in rows if row["network"] in registered), key=lambda row: (row["file"], row["network"]))
-    apart = [row for row in rows if _is_apart(registered[row["network"]])]
-    plain = [row for row in rows if not _is_apart(registered[row["network"]])]
-    cnns = [row for row in plain if row["kind"] == "cnn"]
-    hybrids = [row for row in plain if row["kind"] == "hybrid"]
-    unknown = [row for row in plain if row["kind"] not in ("cnn", "hybrid")]
+    cnns = [row for row in rows if row["kind"] == "cnn"]
+    hybrids = [row for row in rows if row["kind"] == "hybrid"]
+    unknown = [row for row in rows if row["kind"] not in ("cnn", "hybrid")]
     versions = {name: version(name) for name in ("torch", "torchvision", "timm")}
     parts = [HEAD.format(code=_codes(rows, code), **versions)]
     missing = len(registered) - len(rows)
@@ -56,12 +54,7 @@ def summary(rows: Sequence[Row], networks: Iterable[Network], code: str) -> str:
     parts.append("## Hybrids and transformers\n\n" + _by_file(hybrids))
     parts.append("### Partly fixed, by file and reason\n\n" + _partly_by_reason(hybrids))
     parts.append("### Failed\n\n" + _failed(hybrids))
-    parts.append(_detectors(apart))
     return "\n".join(parts)
-
-
-def _is_apart(network: Network) -> bool:
-    return network.model.startswith("torchvision/") and network.file.partition(".")[0] in PARTS
 
 
 def _codes(rows: Sequence[Row], now: str) -> str:
@@ -143,21 +136,6 @@ def _what(row: Row) -> str:
 
 def _bad(row: Row) -> bool:
     return row["status"] == "failed"
-
-
-def _detectors(rows: Sequence[Row]) -> str:
-    text = """## Detectors and optical flow
-
-These do not take one batch of images: detectors branch on the boxes that they find, RAFT compares two images. They are
-tried whole, and by a part: the detector's backbone (with its feature pyramid), RAFT's feature encoder. The cropped part
-is put back and the whole network takes a training step; the rest of the network keeps its widths.
-
-"""
-    table = []
-    for row in rows:
-        free = _share(_number(row, "free_share")) if row["free_share"] else ""
-        table.append((row["network"], row["status"], free, "" if not _bad(row) else _what(row)))
-    return text + _table(("network, or its part", "", "free", "what happened"), table)
 
 
 def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

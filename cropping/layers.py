@@ -22,7 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import Solver, as_polynomial
-from precrop.cropping.symbolic import Dim
+from precrop.cropping.symbolic import Dim, elements
 from precrop.errors import PrecropError
 
 
@@ -48,7 +48,7 @@ def _times(a: Dim, b: Dim) -> Dim:
     return a * b if isinstance(a, int) and isinstance(b, int) else as_polynomial(a) * as_polynomial(b)
 
 
-def _conv(module: _ConvNd, solver: Solver) -> Sizes:
+def _conv(module: Any, solver: Solver) -> Sizes:
     groups: Dim = module.groups
     if module.groups == 1:
         incoming, outgoing = _fresh(solver, module.in_channels), _fresh(solver, module.out_channels)
@@ -61,10 +61,19 @@ def _conv(module: _ConvNd, solver: Solver) -> Sizes:
         in_per_group = _fresh(solver, module.in_channels // module.groups)
         out_per_group = _fresh(solver, module.out_channels // module.groups)
         incoming, outgoing = _times(groups, in_per_group), _times(groups, out_per_group)
-    ends = (incoming, out_per_group) if module.transposed else (outgoing, in_per_group)
+    ends = (incoming, out_per_group) if getattr(module, "transposed", False) else (outgoing, in_per_group)
     sizes = Sizes({"weight": (*ends, *module.kernel_size)})
     sizes.tensors["bias"] = (outgoing,)
     sizes.attributes = {"in_channels": incoming, "out_channels": outgoing, "groups": groups}
+    return sizes
+
+
+def _cond_conv(module: Any, solver: Solver) -> Sizes:
+    """timm's: the weight of every expert is one row, which the forward mixes and views as a convolution's."""
+    sizes = _conv(module, solver)
+    one, experts = sizes.tensors["weight"], module.num_experts
+    sizes.tensors = {"weight": (experts, elements(one)), "bias": (experts, sizes.attributes["out_channels"])}
+    sizes.attributes["weight_shape"] = one
     return sizes
 
 
@@ -117,6 +126,7 @@ LAYER_KINDS: dict[type[nn.Module], Callable[[Any, Solver], Sizes]] = {
 
 #: The same for classes that are not imported before a network uses them.
 NAMED_KINDS: dict[str, Callable[[Any, Solver], Sizes]] = {
+    "timm.layers.cond_conv2d.CondConv2d": _cond_conv,
     "torchvision.ops.deform_conv.DeformConv2d": _deform_conv,
 }
 
@@ -136,6 +146,7 @@ SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.models.metaformer.Scale": ("shape",),
     "timm.models.res2net.Bottle2neck": ("width",),
     "timm.models.shvit.SHSA": ("dim", "qk_dim", "pdim"),
+    "torchvision.models.optical_flow.raft.UpdateBlock": ("hidden_state_size",),
     "torchvision.ops.misc.FrozenBatchNorm2d": ("weight", "bias", "running_mean", "running_var"),
 }
 
@@ -160,16 +171,23 @@ def register_size_attributes(cls: type[nn.Module], *attributes: str) -> None:
 
     Raises `PrecropError` for something that is not a module class, or a name that is no identifier.
     """
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise PrecropError(f"got {cls!r}; expected a torch.nn.Module class, then the names of its attributes.")
+    name = module_class(cls, "the names of its attributes")
     wrong = [name for name in attributes if not (isinstance(name, str) and name.isidentifier())]
     if wrong or not attributes:
         raise PrecropError(f"got the attributes {attributes!r}; expected names such as 'width'.")
-    name = _qualified(cls)
     SIZE_ATTRIBUTES[name] = tuple(dict.fromkeys((*SIZE_ATTRIBUTES.get(name, ()), *attributes)))
 
 
-def _qualified(cls: type) -> str:
+def module_class(cls: Any, then: str) -> str:
+    """The full name of what must be a module class; raises `PrecropError` that says what is expected ``then``."""
+    if isinstance(cls, type) and issubclass(cls, nn.Module):
+        return qualified(cls)
+    got = f"an object of class {type(cls).__name__}" if isinstance(cls, nn.Module) else repr(cls)
+    raise PrecropError(f"got {got}; expected a torch.nn.Module class, then {then}.")
+
+
+def qualified(cls: type) -> str:
+    """A class's full name, which the tables have: a class is looked up without importing it."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -185,8 +203,8 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
             sizes = describe(module, solver)
             break
     for cls in type(module).__mro__:
-        if _qualified(cls) in NAMED_KINDS:
-            sizes = NAMED_KINDS[_qualified(cls)](module, solver)
+        if qualified(cls) in NAMED_KINDS:
+            sizes = NAMED_KINDS[qualified(cls)](module, solver)
     if isinstance(getattr(module, "normalized_shape", None), tuple):  # LayerNorm, RMSNorm, and timm's kinds of both
         sizes = _layer_norm(module, solver)
     own = {**module._parameters, **module._buffers}
@@ -195,7 +213,7 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
         if parameter is not None and name not in sizes.tensors:
             sizes.tensors[name] = tuple(_fresh(solver, size) for size in parameter.shape)
     for cls in type(module).__mro__:
-        for attribute in SIZE_ATTRIBUTES.get(_qualified(cls), ()):
+        for attribute in SIZE_ATTRIBUTES.get(qualified(cls), ()):
             value = getattr(module, attribute, None)
             if isinstance(value, torch.Tensor):
                 sizes.tensors[attribute] = tuple(_fresh(solver, size) for size in value.shape)

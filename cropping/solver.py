@@ -147,6 +147,18 @@ class Solver:
         elif size.evaluate(lambda v: self.minimum.get(v, 1)) < bound:
             self.pin(size)
 
+    def order(self, smaller: Polynomial, larger: Polynomial, strict: bool) -> None:
+        """Demand ``smaller <= larger`` (``<`` if strict) for all widths, as it is now; pins what cannot be kept so."""
+        difference = self.resolve(larger - smaller)
+        more = Polynomial({m: c for m, c in difference.terms.items() if c > 0})
+        less = more - difference
+        if less.is_constant:
+            self.at_least(more, less.offset + strict)
+        elif self.hint(difference) > 0:
+            self.part_of(less, more)  # the rest is at least one
+        else:
+            self.pin(difference)
+
     def part_of(self, part: Polynomial, whole: Polynomial) -> Polynomial:
         """Demand ``part <= whole`` for all widths; returns the part.
 

@@ -273,8 +273,8 @@ class BoolNode(_Node):
     def bool_(self) -> bool:
         """What ``if size < n`` in Python asks.
 
-        The network's own code takes a branch here: an order or a difference that another width
-        would turn round pins the sizes. Torch's own Python code asks the same way, only to check.
+        The network's own code takes a branch here, and every crop must take the same: an order of the sizes
+        becomes a demand, a difference pins them. Torch's own Python code asks the same way, only to check.
         """
         if self.known() is None and not self._becomes_demand():
             caller = sys._getframe(1)
@@ -282,8 +282,12 @@ class BoolNode(_Node):
                 caller = caller.f_back
             origin = calling_origin()
             if origin is not None and origin.file == caller.f_code.co_filename:
-                a, _, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
-                self.solver.pin(b - a)
+                a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
+                if relation in ("lt", "le"):
+                    smaller, larger = (a, b) if self._by_hint() else (b, a)
+                    self.solver.order(smaller, larger, strict=(relation == "lt") == self._by_hint())
+                else:
+                    self.solver.pin(b - a)
         return self.decide()
 
     def _becomes_demand(self) -> bool:

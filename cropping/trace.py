@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from precrop.cropping.copying import copy_structure
 from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
+from precrop.cropping.forwards import forward_of
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
@@ -172,7 +173,7 @@ class _Trace:
         return (
             f"the forward of {type(self.model).__name__} failed on an input of shape {self.input_shape}{where}: "
             f"{error}. Expected a forward that takes one batch of images; if it wants another size, pass "
-            "input_shape=(channels, height, width)."
+            "input_shape=(channels, height, width); if it takes something else, tell precrop.register_forward."
         )
 
     def _product(
@@ -200,7 +201,10 @@ class _Trace:
             layer = self.layers[name]
             layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
         else:
-            params = elements(self.shapes[name])
+            params, path = elements(self.shapes[name]), name.rpartition(".")[0]
+            # What the module says of itself: the operator may see mixed experts, or a batch folded into channels.
+            incoming = self.attributes.get((path, "in_channels"), incoming)
+            outgoing = self.attributes.get((path, "out_channels"), outgoing)
             self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, macs, activations)
 
     def _own_weight(self, path: str) -> str | None:
@@ -261,7 +265,7 @@ class _Trace:
 def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
     """Run the forward under the mode; the frame that `calling_origin` stops at."""
     with mode:
-        return model(image)
+        return forward_of(model)(image)
 
 
 def skeleton(model: nn.Module) -> nn.Module:

@@ -14,6 +14,7 @@ if (_checkout / "setup.py").exists() and (_checkout / "cropping" / "trace.py").e
 from precrop.api import apply, inspect, plan, precrop
 from precrop.checkpoint import load, save
 from precrop.crop_plan import CropPlan
+from precrop.cropping.forwards import register_forward
 from precrop.cropping.layers import register_size_attributes
 from precrop.errors import PrecropError, PrecropWarning
 from precrop.names import create_model
@@ -30,6 +31,7 @@ __all__ = [
     "load",
     "plan",
     "precrop",
+    "register_forward",
     "register_size_attributes",
     "save",
 ]

@@ -75,8 +75,9 @@ _WRAPPERS = (
 def input_shapes(model: nn.Module, input_shape: Sequence[int] | None) -> list[tuple[int, ...]]:
     """One image's shape (C, H, W): the one given, else those worth trying, the likeliest first.
 
-    A cropped model has it in its plan, a timm model the size in ``pretrained_cfg``; else it is the first
-    convolution's channels at 224 by 224. Raises `PrecropError` where none of these helps.
+    A cropped model has it in its plan, a timm model the size in ``pretrained_cfg``, a torchvision detector the size
+    that it resizes to; else it is the first convolution's channels at 224 by 224. Raises `PrecropError` where none of
+    these helps.
     """
     if input_shape is not None:
         shape = tuple(input_shape)
@@ -88,6 +89,9 @@ def input_shapes(model: nn.Module, input_shape: Sequence[int] | None) -> list[tu
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
         return [tuple(plan.input_shape)]
+    resized = _detector_size(model)
+    if resized is not None:
+        return [(3, *resized)]
     config = getattr(model, "pretrained_cfg", None) or {}
     size = tuple(config.get("input_size") or ())
     modules = dict(model.named_modules())
@@ -111,6 +115,15 @@ def input_shapes(model: nn.Module, input_shape: Sequence[int] | None) -> list[tu
             "with. Pass input_shape=, one sample's shape without the batch."
         )
     return shapes
+
+
+def _detector_size(model: nn.Module) -> tuple[int, int] | None:
+    """The (H, W) that a torchvision detector resizes its images to; square, where only the shorter side is set."""
+    transform = getattr(model, "transform", None)
+    fixed, shorter = getattr(transform, "fixed_size", None), getattr(transform, "min_size", None)
+    if fixed:
+        return int(fixed[1]), int(fixed[0])
+    return (int(shorter[-1]), int(shorter[-1])) if isinstance(shorter, (list, tuple)) and shorter else None
 
 
 def checked_round_to(round_to: Any) -> int | None:

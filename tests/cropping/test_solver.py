@@ -111,3 +111,13 @@ def test_minimum_follows_a_substitution(solver):
     solver.at_least(a, 8)
     solver.equate(a, b.scaled(3))
     assert solver.minimum == {1: 3}
+
+
+def test_an_order_that_a_branch_asks_for_stays(solver):
+    wide, narrow, other = solver.fresh(24), solver.fresh(16), solver.fresh(16)
+    solver.order(narrow, wide, strict=True)
+    assert solver.is_positive(wide - narrow)
+    solver.order(number(8), other, strict=True)
+    assert solver.minimum == {2: 9}
+    solver.order(narrow, other, strict=False)  # equal now: nothing between them can vary
+    assert solver.value(narrow) == solver.value(other) == 16

@@ -160,11 +160,11 @@ class SummedByNumber(nn.Module):
 
 
 class Narrowest(nn.Module):
-    """The same, where the forward asks which of two maps is the narrower."""
+    """The same, where the forward asks which of two maps is the narrower: it stays the narrower."""
 
-    def __init__(self, c=16):
+    def __init__(self, a=8, b=12, c=16):
         super().__init__()
-        self.one, self.two, self.last, self.head = cbr(3, 8), cbr(3, 12), cbr(8, c), Head(c)
+        self.one, self.two, self.last, self.head = cbr(3, a), cbr(3, b), cbr(a, c), Head(c)
 
     def forward(self, x):
         x, y = self.one(x), self.two(x)
@@ -296,12 +296,7 @@ KINDS = (
         SummedByNumber,
         STEM_LAST,
     ),
-    Kind(
-        "the narrower of two",
-        Narrowest,
-        {"c": "last.0"},
-        {"head.fc": OUTPUT, "one.0": line("min("), "two.0": line("min(")},
-    ),
+    Kind("the narrower of two", Narrowest, {"a": "one.0", "b": "two.0", "c": "last.0"}),
     Kind("vision transformer", Positions, {"each": ("stem", 4), "hidden": "up"}, {"fc": OUTPUT}, counted=False),
     Kind(
         "divided by the number of channels", Temperature, {"b": "last.0"}, {"head.fc": OUTPUT, "stem.0": line("** 0.5")}
