@@ -12,6 +12,7 @@ from precrop.cropping.graph import Array, WidthGraph
 from precrop.cropping.paths import PATHS, WidthPath, density_path, log_densities_of
 from precrop.cropping.rounding import WITHIN, first_fit, ladder
 from precrop.errors import BudgetError, PrecropError
+from precrop.scoring.run import scorer_named
 
 # How far `widen` may go beyond a layer's own width.
 _WIDEST = 8
@@ -52,10 +53,10 @@ def allocate(
 def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], widen: bool) -> WidthPath:
     if isinstance(scorer, str):
         if scorer not in PATHS:
-            near = get_close_matches(scorer, PATHS, n=1)
+            scorer_named(scorer)
             raise PrecropError(
-                f"unknown scorer {scorer!r}.{f' Did you mean {near[0]!r}?' if near else ''} Expected one of "
-                f"{', '.join(PATHS)}, or a mapping of layer name to kept share."
+                f"scorer {scorer!r} is measured on the network, and its sizes alone were given. Pass the densities "
+                "that precrop.score returns."
             )
         return PATHS[scorer](graph, budget, widen)
     names = [layer.name for layer in graph.layers]

@@ -11,18 +11,20 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").exists() and (_checkout / "cropping" / "trace.py").exists():
     __path__.append(str(_checkout))
 
-from precrop.api import apply, inspect, plan, precrop
+from precrop.api import apply, inspect, plan, precrop, score
 from precrop.checkpoint import load, save
 from precrop.crop_plan import CropPlan
 from precrop.cropping.forwards import register_forward
 from precrop.cropping.layers import register_size_attributes
 from precrop.errors import PrecropError, PrecropWarning
 from precrop.names import create_model
+from precrop.scoring.densities import Densities
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CropPlan",
+    "Densities",
     "PrecropError",
     "PrecropWarning",
     "apply",
@@ -34,4 +36,5 @@ __all__ = [
     "register_forward",
     "register_size_attributes",
     "save",
+    "score",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from torch import nn
 
@@ -11,9 +12,10 @@ from precrop.crop_plan import Budget, CropPlan, LayerRow, ModelSpec, Width
 from precrop.cropping.allocate import allocate
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.layers import settled
+from precrop.cropping.paths import PATHS
 from precrop.cropping.shrink import shrink
 from precrop.cropping.trace import trace
-from precrop.errors import PlanError, TraceError
+from precrop.errors import PlanError, PrecropError, ScoreError, TraceError
 from precrop.inputs import (
     checked_budget,
     checked_model,
@@ -21,6 +23,8 @@ from precrop.inputs import (
     checked_round_to,
     input_shapes,
 )
+from precrop.scoring.densities import Densities
+from precrop.scoring.run import checked_data, checked_density, run, scorer_named
 
 Scorer = str | Mapping[str, float]
 
@@ -32,6 +36,7 @@ def precrop(
     params: float | None = None,
     macs: float | None = None,
     scorer: Scorer = "synexp",
+    data: Any = None,
     round_to: int | None = None,
     ignore: Iterable[str] = (),
     input_shape: Sequence[int] | None = None,
@@ -44,6 +49,7 @@ def precrop(
 
     >>> small = precrop(torchvision.models.resnet18(), 0.5)      # half the parameters and half the MACs
     >>> small = precrop(model, params=0.5, macs=0.4, round_to=8, ignore=["conv1"])
+    >>> small = precrop(model, 0.25, scorer="snip", data=loader)
 
     Args:
         model: any CNN, on any device.
@@ -51,19 +57,24 @@ def precrop(
         params: share of the parameters kept; instead of ``ratio``, alone or with ``macs``.
         macs: share of the multiply-adds kept.
         scorer: what spreads the budget over the layers: ``"synexp"`` (the PreCrop paper, arXiv
-            2203.02549), ``"uniform"`` (one width multiplier everywhere), or a mapping of layer
-            name to the share of its weights kept (layers not named stay whole).
+            2203.02549), ``"uniform"`` (one width multiplier everywhere), the name of another scorer
+            of `SCORERS` such as ``"snip"`` or ``"synflow"``, or a mapping of layer name to the share of its
+            weights kept (layers not named stay whole), such as the `Densities` that `score` returns. A
+            scorer's name means ``scorer=score(model, name, density, data=data)`` with the budget's
+            share as the density, the smaller of the two where both are capped.
+        data: batches of (images, labels) for a scorer that needs them; not used by one that needs none.
         round_to: widths become multiples of this; by default of 1 to 16, growing with the width.
         ignore: layers whose output width stays; a module name or a pattern means all layers in it.
-        input_shape: one image's (C, H, W); found from the model where it is not given.
+        input_shape: one image's (C, H, W); by default that of the data or the densities, else found from the model.
         widen: let layers grow beyond their own width at the same budget (PreConfig).
 
     Raises:
         BudgetError: a malformed budget, or one that cannot be reached.
         TraceError: the forward fails on the input shape, or branches on data.
+        ScoreError: a scorer that misses its data, or cannot score with it.
         PrecropError: anything else that is wrong with the input; the base class of all.
     """
-    graph, plan_ = _plan(model, ratio, params, macs, scorer, round_to, ignore, input_shape, widen)
+    graph, plan_ = _plan(model, ratio, params, macs, scorer, data, round_to, ignore, input_shape, widen)
     return _build(model, graph, plan_)
 
 
@@ -74,13 +85,83 @@ def plan(
     params: float | None = None,
     macs: float | None = None,
     scorer: Scorer = "synexp",
+    data: Any = None,
     round_to: int | None = None,
     ignore: Iterable[str] = (),
     input_shape: Sequence[int] | None = None,
     widen: bool = False,
 ) -> CropPlan:
     """The `CropPlan` that `precrop` would apply, without building the network; same arguments and errors."""
-    return _plan(model, ratio, params, macs, scorer, round_to, ignore, input_shape, widen)[1]
+    return _plan(model, ratio, params, macs, scorer, data, round_to, ignore, input_shape, widen)[1]
+
+
+def score(
+    model: nn.Module,
+    scorer: str,
+    density: float,
+    *,
+    data: Any = None,
+    input_shape: Sequence[int] | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    batches: int | None = None,
+    seed: int = 0,
+    keep_scores: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Densities:
+    """The share of each layer's weights that a scorer keeps: a mapping in the network's order, printed as a table.
+
+    Weights are those of convolutions and linear layers, not biases or norms, and one threshold over all of them
+    decides. A copy of the model is scored: the model, its gradients and modes and the random states stay as
+    they were. A layer that the scorer would empty is named in a `PrecropWarning` and keeps its best weight. A
+    layer that the scorer's forward does not reach (a branch without gradients, an auxiliary head in eval mode)
+    gets the density itself.
+
+    >>> precrop.score(model, "synflow", 0.1)
+    >>> precrop.score(model, "snip", 0.1, data=loader, keep_scores=True).scores["conv1.weight"]
+
+    Args:
+        model: any CNN, on any device; inputs go to the device of its first parameter.
+        scorer: a name of `precrop.scoring.SCORERS`.
+        density: the share of all weights to keep, in (0, 1].
+        data: a DataLoader or another iterable of (images, labels), for a scorer that needs it.
+        input_shape: one image's (C, H, W); by default that of the data, else found from the model.
+        loss: a function of (outputs, labels) that gives one number; by default cross entropy, summed over the
+            outputs that are class scores.
+        batches: how many batches each round takes (1; their gradients are summed).
+        seed: of all that is drawn: dropout, shuffling, random weights.
+        keep_scores: keep the raw scores as ``.scores``, parameter name to tensor, higher means keep.
+        progress: called with (rounds done, rounds in all) after each round of an iterative scorer.
+
+    Raises:
+        ScoreError: no data or data that does not fit, a density outside (0, 1], scores that are not finite.
+        TraceError: the forward fails on the input shape, or branches on data.
+        PrecropError: an unknown scorer, or anything else that is wrong with the input.
+    """
+    model = checked_model(model)
+    scorer_named(scorer)
+    density = checked_density(density)
+    if batches is not None and (isinstance(batches, bool) or not isinstance(batches, int) or batches < 1):
+        raise PrecropError(f"batches is {batches!r}; expected a positive number of batches.")
+    stream = checked_data(scorer, data, seed)
+    shape = input_shape if input_shape is not None or stream is None else stream.image_shape()
+    try:
+        graph = _trace(model, shape, ())
+    except TraceError as error:
+        if stream is None or input_shape is not None:
+            raise
+        raise ScoreError(f"the network does not run on the data's images, of shape {shape}: {error}") from error
+    return run(
+        model,
+        graph,
+        scorer,
+        density,
+        data=stream,
+        loss=loss,
+        batches=batches,
+        seed=seed,
+        keep_scores=keep_scores,
+        report=progress,
+    )
 
 
 def apply(model: nn.Module, plan: CropPlan) -> nn.Module:
@@ -107,6 +188,11 @@ def inspect(model: nn.Module, input_shape: Sequence[int] | None = None, ignore: 
     return _trace(checked_model(model), input_shape, checked_names(ignore))
 
 
+def scored_density(budget: Budget) -> float:
+    """The density that a network is scored at for a budget: the smaller of the shares that are capped."""
+    return min(share for share in (budget.params, budget.macs) if share is not None)
+
+
 def _trace(model: nn.Module, input_shape: Sequence[int] | None, ignore: tuple[str, ...]) -> WidthGraph:
     """Trace at the shape given, else at the first that the model runs on."""
     first, *others = input_shapes(model, input_shape)
@@ -125,6 +211,7 @@ def _plan(
     params: float | None,
     macs: float | None,
     scorer: Scorer,
+    data: Any,
     round_to: int | None,
     ignore: Iterable[str],
     input_shape: Sequence[int] | None,
@@ -134,6 +221,12 @@ def _plan(
     budget = checked_budget(ratio, params, macs)
     unit = checked_round_to(round_to)
     names = checked_names(ignore)
+    if isinstance(scorer, str):
+        scorer_named(scorer)
+        if scorer not in PATHS:
+            scorer = score(model, scorer, scored_density(budget), data=data, input_shape=input_shape)
+    if input_shape is None and isinstance(scorer, Densities):
+        input_shape = scorer.input_shape
     graph = _trace(model, input_shape, names)
     widths, notes = allocate(graph, budget, scorer, unit, widen)
     return graph, _record(model, graph, widths, budget, scorer, unit, names, widen, notes)
@@ -171,7 +264,7 @@ def _record(
     return CropPlan(
         model=spec,
         input_shape=graph.input_shape,
-        scorer=scorer if isinstance(scorer, str) else "densities",
+        scorer=_name(scorer),
         round_to=round_to,
         widen=widen,
         ignore=ignore,
@@ -184,6 +277,12 @@ def _record(
         notes=notes,
         parent=getattr(model, "crop_plan", None),
     )
+
+
+def _name(scorer: Scorer) -> str:
+    if isinstance(scorer, Densities):
+        return scorer.scorer
+    return scorer if isinstance(scorer, str) else "densities"
 
 
 def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The command line: ``precrop inspect``, ``crop``, ``train``."""
+"""The command line: ``precrop inspect``, ``score``, ``crop``, ``train``."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ Ignore = Annotated[
         show_default=False,
     ),
 ]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        help="A data set of the recipes, such as digits, for a scorer that needs data.",
+        show_default=False,
+    ),
+]
+DataRoot = Annotated[
+    str | None,
+    typer.Option("--data-root", metavar="DIR", help="Where that data set's files are.", show_default=False),
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images in a batch, for a scorer that needs data.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -74,6 +88,72 @@ def inspect(model: Model, input_shape: InputShape = None, model_arg: ModelArgs =
     console.print(width_table(graph))
     if graph.fixed:
         console.print(fixed_table(graph))
+
+
+@app.command()
+def score(
+    model: Model,
+    scorer: Annotated[str, typer.Option(help="A scorer's name; an unknown one lists all.")] = "synflow",
+    density: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of all weights to keep, 0 < density <= 1.")
+    ] = "0.1",
+    data: DataName = None,
+    data_root: DataRoot = None,
+    batch_size: BatchSize = 128,
+    batches: Annotated[int | None, typer.Option(min=1, help="Batches in each round.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw a bar chart: .png or .svg.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Save the densities as .json.", show_default=False),
+    ] = None,
+    input_shape: InputShape = None,
+    seed: Annotated[int, typer.Option(help="Seed of the initial weights and of the scorer.")] = 0,
+    model_arg: ModelArgs = None,
+) -> None:
+    """Score MODEL and print the share of each layer's weights to keep."""
+    import torch
+
+    from precrop import api
+    from precrop.cli_scoring import data_loader, progress_bar
+    from precrop.scoring.run import scorer_named
+    from precrop.tables import densities_line, densities_table
+
+    console = _console()
+    _check_output(plot, ".png", ".svg")
+    _check_output(output, ".json")
+    row = scorer_named(scorer)
+    if plot is not None:
+        from precrop.export.extras import require
+
+        require("plot", "matplotlib")
+    torch.manual_seed(seed)
+    with console.status(f"building {model}"):
+        network = _build(model, model_arg)
+        loader = data_loader(data, data_root, batch_size, _shape(input_shape)) if row.needs_data else None
+    with progress_bar(scorer) as report:
+        densities = api.score(
+            network,
+            scorer,
+            _share(density),
+            data=loader,
+            input_shape=_shape(input_shape),
+            batches=batches,
+            seed=seed,
+            progress=report,
+        )
+    console.print(densities_table(densities))
+    console.print(densities_line(densities))
+    if plot is not None:
+        from precrop.plotting import plot_densities
+
+        plot_densities(densities, plot, title=f"{model}, {scorer} at density {densities.density:g}")
+        console.print(f"saved {plot}")
+    if output is not None:
+        densities.save(output)
+        console.print(f"saved {output}")
 
 
 @app.command()
@@ -103,7 +183,16 @@ def crop(
             show_default=False,
         ),
     ] = None,
-    scorer: Annotated[str, typer.Option(help="What spreads the budget over the layers: synexp or uniform.")] = "synexp",
+    scorer: Annotated[
+        str,
+        typer.Option(
+            help="What spreads the budget over the layers: synexp, uniform, a scorer of `precrop score`, or the .json "
+            "that it saved."
+        ),
+    ] = "synexp",
+    data: DataName = None,
+    data_root: DataRoot = None,
+    batch_size: BatchSize = 128,
     round_to: Annotated[
         int | None,
         typer.Option(
@@ -122,18 +211,21 @@ def crop(
 
     from precrop import api
     from precrop.checkpoint import save
+    from precrop.cli_scoring import densities_for
     from precrop.tables import layer_table, plan_lines
 
     console = _console()
-    _check_output(output)
+    _check_output(output, ".safetensors", ".json")
     torch.manual_seed(seed)
-    with console.status(f"building and cropping {model}"):
+    budget = {"ratio": _share(ratio), "params": _share(params), "macs": _share(macs)}
+    with console.status(f"building {model}"):
+        network = _build(model, model_arg)
+    densities = densities_for(network, scorer, budget, data, data_root, batch_size, _shape(input_shape), seed)
+    with console.status(f"cropping {model}"):
         small = api.precrop(
-            _build(model, model_arg),
-            _share(ratio),
-            params=_share(params),
-            macs=_share(macs),
-            scorer=scorer,
+            network,
+            **budget,
+            scorer=densities,
             round_to=round_to,
             ignore=ignore or (),
             input_shape=_shape(input_shape),
@@ -165,11 +257,22 @@ def train(
         ),
     ] = None,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Where the run's folder is made.")] = Path("runs"),
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what an earlier run of the same recipe left.")
+    ] = False,
 ) -> None:
-    """Train what a recipe describes: dense and cropped variants, exported and measured."""
+    """Train what a recipe describes, in all its variants and seeds; export and measure each.
+
+    A run that was stopped, or killed, goes on where it was when the same command is given again.
+    """
+    from precrop.recipes import launch, load_recipe
     from precrop.recipes import train as run_recipe
 
-    run_recipe(recipe, overrides or (), runs)
+    checked = load_recipe(recipe, overrides or ())
+    count = launch.to_start(checked.execution)
+    if count > 1:
+        sys.exit(launch.start(count, sys.argv[1:]))
+    run_recipe(checked, (), runs, restart=restart)
 
 
 def _console() -> Any:
@@ -180,12 +283,12 @@ def _console() -> Any:
     return console if console.is_terminal else Console(highlight=False, markup=False, width=140)
 
 
-def _check_output(path: Path | None) -> None:
+def _check_output(path: Path | None, *suffixes: str) -> None:
     """Refuse before the work what would fail after it."""
     if path is None:
         return
-    if path.suffix not in (".safetensors", ".json"):
-        raise PrecropError(f"cannot tell what to write to {path}: expected a name ending in .safetensors or .json.")
+    if path.suffix not in suffixes:
+        raise PrecropError(f"cannot tell what to write to {path}: expected a name ending in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
 

@@ -17,6 +17,10 @@ class TraceError(PrecropError):
     """A network whose forward could not be followed on symbolic widths."""
 
 
+class ScoreError(PrecropError):
+    """A scorer that cannot rank a network's weights: its data, its loss, or scores without meaning."""
+
+
 class PlanError(PrecropError):
     """A plan or checkpoint that is damaged, foreign, or made for another network."""
 

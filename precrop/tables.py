@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from precrop.crop_plan import Budget, CropPlan, Size
     from precrop.cropping.graph import WidthGraph
+    from precrop.scoring.densities import Densities
 
 _PLAIN_WIDTH = 120
 
@@ -109,6 +110,25 @@ def size_line(size: Size) -> str:
     )
 
 
+def densities_line(densities: Densities) -> str:
+    """What was asked, and of how many weights."""
+    weights = sum(densities.weights.values())
+    size = "x".join(map(str, densities.input_shape))
+    return (
+        f"scorer {densities.scorer}, input {size}: density {densities.density:g} of {count_text(weights)} weights, "
+        f"kept {densities.mean:.4g}"
+    )
+
+
+def densities_table(densities: Densities) -> Table:
+    """One row per layer: its weights, those kept, and their share."""
+    table = _table("layer", "weights", "kept", "density")
+    for layer, share in densities.items():
+        count = densities.weights[layer]
+        table.add_row(layer, f"{count:,}", f"{share * count:,.0f}", f"{share:.4f}")
+    return table
+
+
 def plan_text(plan: CropPlan) -> str:
     """The whole plan as text."""
     return as_text(*plan_lines(plan), layer_table(plan))
@@ -129,7 +149,7 @@ def _table(first: str, *others: str) -> Table:
     # On a narrow terminal names and reasons fold; nothing is cut off, and no number is broken.
     table.add_column(first, overflow="fold", min_width=18)
     for other in others:
-        numeric = other in ("size", "multiple of", "density")
+        numeric = other in ("size", "multiple of", "density", "weights", "kept")
         words = other in ("fixed by", "layers with this width")
         table.add_column(other, justify="right" if numeric else "left", no_wrap=not words, overflow="fold")
     return table

@@ -14,8 +14,12 @@ Dropping :math:`p_l \le 1` widens the layers that matter (PreConfig).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from precrop.scoring.scorer import LayerSize
 
 Array = NDArray[np.float64]
 
@@ -68,3 +72,10 @@ def densities(
         # The multiply-adds are the tighter cap: raise their price.
         low, high = (tilt, high) if kept_macs / macs_budget > kept_params / params_budget else (low, tilt)
     return solve((low + high) / 2)[0]
+
+
+def layer_densities(layers: Sequence[LayerSize], density: float) -> list[float]:
+    """The densities that solve the problem for one budget, ``density`` of the parameters."""
+    params = np.array([layer.params for layer in layers], float)
+    macs = np.array([layer.macs for layer in layers], float)
+    return [float(p) for p in densities(params, macs, params_budget=density)]
