@@ -1,4 +1,4 @@
-"""What a run measured: one row for each variant, as a table, JSON and CSV."""
+"""What a run measured: one row for each variant over its seeds, as a table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -7,24 +7,64 @@ import io
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from rich.table import Table
 
+from precrop.errors import RecipeError
+from precrop.files import write_atomically
 from precrop.recipes.schema import Recipe
 
 REPORTED_PACKAGES = ("precrop", "torch", "timm", "lightning", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
-class VariantResult:
-    """One trained variant.
+class Training:
+    """One finished training of a variant; as ``result.json`` in its folder, which says that it is finished.
 
-    ``macs`` are multiply-adds for one image, ``accuracy`` in [0, 1] on the held-out
-    images; what was not exported or not timed is None.
+    ``history`` has a row for each epoch. ``of`` is what was trained, ``execution`` how, ``environment`` on what.
+    """
+
+    of: str
+    variant: str
+    seed: int
+    params: int
+    macs: int
+    accuracy: float
+    train_s: float
+    history: tuple[dict[str, float], ...] = ()
+    execution: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write ``result.json``."""
+        write_atomically(folder / "result.json", json.dumps(asdict(self), indent=2).encode() + b"\n")
+
+    @classmethod
+    def load(cls, folder: Path, of: str) -> Training | None:
+        """The finished training in a folder; none where it is not finished or is of something else."""
+        path = folder / "result.json"
+        if not path.is_file():
+            return None
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(**{entry.name: record[entry.name] for entry in fields(cls)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecipeError(f"{path} is damaged ({error}). Delete it to train this variant again.") from error
+        return found if found.of == of else None
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """One trained variant over its seeds: means, and standard deviations where there are several seeds.
+
+    ``params`` are those trained, ``macs`` multiply-adds for one image (of a masked variant, with a kept weight),
+    ``accuracy`` in [0, 1] on the held-out images; what was not exported or not timed is None. Exported and timed
+    is the first seed's network.
     """
 
     name: str
@@ -33,10 +73,30 @@ class VariantResult:
     macs: int
     accuracy: float
     train_s: float
+    accuracy_std: float | None = None
+    train_s_std: float | None = None
     latency_ms: float | None = None
     latency_p99_ms: float | None = None
     onnx_max_abs_error: float | None = None
     onnx_size_bytes: int | None = None
+    trainings: tuple[Training, ...] = ()
+
+    @classmethod
+    def over(cls, name: str, cropped: bool, trainings: list[Training]) -> VariantResult:
+        """The variant ``name`` from its trainings, one for each seed."""
+        spread = {}
+        if len(trainings) > 1:
+            spread = {f"{key}_std": stdev(getattr(t, key) for t in trainings) for key in ("accuracy", "train_s")}
+        return cls(
+            name=name,
+            cropped=cropped,
+            params=round(mean(t.params for t in trainings)),
+            macs=round(mean(t.macs for t in trainings)),
+            accuracy=mean(t.accuracy for t in trainings),
+            train_s=mean(t.train_s for t in trainings),
+            trainings=tuple(trainings),
+            **spread,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,41 +136,61 @@ class RunResult:
         pairs = ((column.key, getattr(variant, column.key), getattr(self.dense, column.key)) for column in COLUMNS)
         return {key: ours / dense for key, ours, dense in pairs if ours is not None and dense}
 
+    def lines(self) -> list[tuple[str, list[str], bool]]:
+        """The table's lines: name, cells, and whether it is a line of ratios under a variant's own."""
+        lines = []
+        for variant in self.variants:
+            lines.append((variant.name, [self._cell(variant, column) for column in COLUMNS], False))
+            ratios = self.ratios(variant)
+            if ratios and variant is not self.dense:
+                shown = [f"{ratios[column.key]:.3f}×" if column.key in ratios else "–" for column in COLUMNS]
+                lines.append(("÷ dense", shown, True))
+        return lines
+
+    @staticmethod
+    def _cell(variant: VariantResult, column: _Column) -> str:
+        value, spread = getattr(variant, column.key), getattr(variant, f"{column.key}_std", None)
+        if value is None:
+            return "–"
+        return column.show(value) if spread is None else f"{column.show(value)} ± {column.show(spread)}"
+
     def table(self) -> Table:
         """The run as one table: a line of values for each variant, under it the ratios to dense."""
-        table = Table(title=self.recipe.name, caption=self._caption(), caption_justify="left")
+        table = Table(title=self.recipe.name, caption=self.caption(), caption_justify="left")
         table.add_column("variant")
         for column in COLUMNS:
             table.add_column(column.title, justify="right")
-        for variant in self.variants:
-            values = ((column, getattr(variant, column.key)) for column in COLUMNS)
-            table.add_row(variant.name, *("–" if value is None else column.show(value) for column, value in values))
-            ratios = self.ratios(variant)
-            if ratios and variant is not self.dense:
-                shown = (f"{ratios[column.key]:.3f}×" if column.key in ratios else "–" for column in COLUMNS)
-                table.add_row("  ÷ dense", *shown, style="dim", end_section=True)
-            else:
-                table.add_section()
+        lines = self.lines()
+        for index, (name, cells, ratio) in enumerate(lines):
+            last = index + 1 == len(lines) or not lines[index + 1][2]
+            table.add_row(f"  {name}" if ratio else name, *cells, style="dim" if ratio else None, end_section=last)
         return table
 
-    def _caption(self) -> str:
+    def caption(self) -> str:
+        """What the table's figures are."""
+        parts = ["MACs: multiply-adds for one image."]
+        if len(self.variants[0].trainings) > 1:
+            seeds = ", ".join(str(training.seed) for training in self.variants[0].trainings)
+            parts.append(f"Mean ± standard deviation over the seeds {seeds}.")
         export = self.recipe.export
-        if export is None or export.latency is None:
-            return "MACs: multiply-adds for one image."
-        timed = export.latency
-        return (
-            f"MACs: multiply-adds for one image. Latency: ONNX Runtime, float32, batch {timed.batch}, "
-            f"threads {timed.threads}, median of {timed.repeats} interleaved runs."
-        )
+        if export is not None and export.latency is not None:
+            timed = export.latency
+            parts.append(
+                f"Latency: ONNX Runtime, float32, batch {timed.batch}, threads {timed.threads}, "
+                f"median of {timed.repeats} interleaved runs."
+            )
+        return " ".join(parts)
 
     def rows(self) -> list[dict[str, Any]]:
         """A flat record for each variant, its ratios beside its values."""
         rows = []
         for variant in self.variants:
             ratios = self.ratios(variant)
-            row: dict[str, Any] = {"variant": variant.name}
+            row: dict[str, Any] = {"variant": variant.name, "seeds": len(variant.trainings)}
             for column in COLUMNS:
                 row[column.key] = getattr(variant, column.key)
+                if hasattr(variant, f"{column.key}_std"):
+                    row[f"{column.key}_std"] = getattr(variant, f"{column.key}_std")
                 row[f"{column.key}_ratio"] = ratios.get(column.key)
             row["latency_p99_ms"] = variant.latency_p99_ms
             row["onnx_max_abs_error"] = variant.onnx_max_abs_error

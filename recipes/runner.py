@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import tempfile
+import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import precrop
 from precrop.crop_plan import CropPlan
-from precrop.errors import PrecropError, RecipeError
+from precrop.errors import RecipeError
 from precrop.export import export_onnx, measure_latency
 from precrop.export.extras import require
-from precrop.recipes.data import DATASETS, ImageData
+from precrop.files import replacing, write_atomically
+from precrop.recipes.data import ImageData, load_data
+from precrop.recipes.folders import locked, run_folder, training_folder
+from precrop.recipes.launch import Processes, joined
 from precrop.recipes.loading import dump_recipe, load_recipe
-from precrop.recipes.results import RunResult, VariantResult
-from precrop.recipes.schema import Recipe, Variant
-
-CHANNELS_BY_DEFAULT = 3
+from precrop.recipes.results import RunResult, Training, VariantResult, environment
+from precrop.recipes.schema import Recipe
+from precrop.recipes.variants import Design, build, design, original
 
 
 def train(
@@ -32,186 +33,208 @@ def train(
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
     console: Console | None = None,
+    restart: bool = False,
 ) -> RunResult:
     """Train every variant of a recipe, export and time them, and print one table.
 
-    The files land in ``runs_dir/<name>-<hash of the resolved recipe>/``: ``recipe.yaml``,
-    ``metrics.json`` and ``metrics.csv``, and for each variant a folder with ``plan.json``,
-    ``model.safetensors``, ``model.onnx`` and the training's own ``metrics.csv``. The folder
-    appears when the run is complete; one that an earlier run of the same recipe left is
-    replaced then. A failed run leaves nothing (one killed outright, a hidden ``.part`` folder).
+    The files land in ``runs_dir/<name>-<hash of what is computed>/``: ``recipe.yaml``, ``metrics.json``,
+    ``metrics.csv``, ``report.html`` and plots, and for each variant and seed a folder ``<variant>/seed<n>`` with
+    ``plan.json``, ``model.safetensors``, ``checkpoints/``, ``result.json``, the training's own ``metrics.csv``, and for
+    the first seed ``model.onnx``. A run that was stopped, however it was, goes on from its last whole checkpoint when
+    it is started again; variants that are finished are not trained again.
+
+    Under ``torchrun`` all processes call this; the first one writes and prints.
 
     Args:
         path_or_recipe: a YAML file, the name of a shipped recipe, or a recipe.
         overrides: ``section.key=value``, checked as the file is.
         runs_dir: where runs are collected; made if absent.
         console: where progress and the table go (none: standard output).
+        restart: forget what an earlier run of the same recipe left.
 
     Raises:
         RecipeError: the recipe is faulty, does not fit its data, or its loss is no longer finite.
         MissingExtraError: what the recipe needs is not installed.
-        PrecropError: the network cannot be cropped as asked or exported, or a file cannot be written.
+        PrecropError: the network cannot be cropped as asked or exported, a file cannot be written, or
+            another run of the same recipe is at work.
     """
     recipe = load_recipe(path_or_recipe, overrides)
-    console = console or Console()
-    with console.status("loading"):
-        require("train", "lightning")
+    with joined(recipe.execution) as group:
+        console = console or Console()
+        if not group.first:
+            console = Console(quiet=True)
+        with console.status("loading"):
+            require("train", "lightning", "tensorboard", "matplotlib")
+            if recipe.export is not None:
+                require("onnx", "onnx", "onnxscript", "onnxruntime")
+            data = load_data(recipe.data)
+        run = _Run(recipe, data, run_folder(runs_dir, recipe), group, console)
+        with _threads(recipe.execution.threads):
+            # The first seed's plans first: a budget that cannot be met is found before anything is trained.
+            with console.status("cropping"):
+                network = original(recipe, data, recipe.seed)
+                for name in recipe.variants:
+                    run.designs[name, recipe.seed] = run.designed(network, name, recipe.seed)
+            with locked(run.folder, restart, run.say) if group.first else nullcontext():
+                group.wait()
+                result = run.all()
+    if group.first:
+        console.print(result.table())
+        console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
+        console.print(f"files: {run.folder}", highlight=False, soft_wrap=True)
+    return result
+
+
+@dataclass
+class _Run:
+    """A recipe on its data in its folder, as one of the processes of ``group``."""
+
+    recipe: Recipe
+    data: ImageData
+    folder: Path
+    group: Processes
+    console: Console
+
+    def __post_init__(self) -> None:
+        self.designs: dict[tuple[str, int], Design] = {}
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def all(self) -> RunResult:
+        """Everything, in order; what is finished already is not done again."""
+        recipe = self.recipe
+        if self.group.first:
+            write_atomically(self.folder / "recipe.yaml", dump_recipe(recipe).encode())
+        trainings: dict[str, list[Training]] = {name: [] for name in recipe.variants}
+        # A seed of every variant before the next seed: an unfinished run can be compared, too.
+        for seed in range(recipe.seed, recipe.seed + recipe.seeds):
+            for name in recipe.variants:
+                trainings[name].append(self.training(name, seed))
+        variants = [VariantResult.over(name, recipe.variants[name].crop, found) for name, found in trainings.items()]
+        if not self.group.first:
+            return RunResult(self.folder, recipe, tuple(variants))
         if recipe.export is not None:
-            require("onnx", "onnx", "onnxscript", "onnxruntime")
-        data = DATASETS[recipe.data.name](recipe.data)
-    with _threads(recipe.execution.threads):
-        with console.status("cropping"):
-            original = _original(recipe, data)
-            # All plans first: a budget that cannot be met is found before anything is trained.
-            plans = {name: _plan(original, recipe, variant, data) for name, variant in recipe.variants.items()}
-        target = Path(runs_dir) / f"{recipe.name}-{recipe.digest()}"
-        with _run_folder(target, console) as folder:
-            result = _run(recipe, data, original, plans, folder, console)
-    result = replace(result, folder=target)
-    console.print(result.table())
-    console.print(f"files: {target}", highlight=False, soft_wrap=True)
-    return result
+            variants = self.exported(variants)
+        result = RunResult(self.folder, recipe, tuple(variants))
+        write_atomically(self.folder / "metrics.json", (result.to_json() + "\n").encode())
+        write_atomically(self.folder / "metrics.csv", result.to_csv().encode())
+        self.reported(result)
+        return result
 
+    def training(self, name: str, seed: int) -> Training:
+        """One variant with one seed, trained to the end."""
+        from precrop.recipes.training import checkpoints, fit
+        from precrop.recipes.training.progress import VariantBar, progress_bars
 
-def _run(
-    recipe: Recipe,
-    data: ImageData,
-    original: nn.Module,
-    plans: dict[str, CropPlan],
-    folder: Path,
-    console: Console,
-) -> RunResult:
-    (folder / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
-    networks, results = _train_variants(recipe, data, original, plans, folder, console)
-    if recipe.export is not None:
-        paths = {name: folder / name / "model.onnx" for name in networks}
-        for name, network in networks.items():
-            with console.status(f"exporting {name} to ONNX"):
-                exported = export_onnx(network, paths[name], data.shape)
-            results[name] = replace(
-                results[name], onnx_max_abs_error=exported.max_abs_error, onnx_size_bytes=exported.size_bytes
-            )
-            console.print(
-                f"{name:<10} ONNX: {exported.size_bytes / 1e3:,.0f} kB, largest error against PyTorch "
-                f"{exported.max_abs_error:.1e}",
-                highlight=False,
-            )
-        if recipe.export.latency is not None:
-            with console.status("timing in ONNX Runtime"):
-                timed = measure_latency(paths, **recipe.export.latency.model_dump())
-            for name, latency in timed.items():
-                results[name] = replace(results[name], latency_ms=latency.median_ms, latency_p99_ms=latency.p99_ms)
-    result = RunResult(folder, recipe, tuple(results.values()))
-    (folder / "metrics.json").write_text(result.to_json() + "\n", encoding="utf-8")
-    (folder / "metrics.csv").write_text(result.to_csv(), encoding="utf-8")
-    return result
-
-
-def _train_variants(
-    recipe: Recipe,
-    data: ImageData,
-    original: nn.Module,
-    plans: dict[str, CropPlan],
-    folder: Path,
-    console: Console,
-) -> tuple[dict[str, nn.Module], dict[str, VariantResult]]:
-    from precrop.recipes.progress import VariantBar, progress_bars
-    from precrop.recipes.training import fit
-
-    networks: dict[str, nn.Module] = {}
-    results: dict[str, VariantResult] = {}
-    with progress_bars(console) as progress:
-        for name, plan in plans.items():
-            torch.manual_seed(recipe.seed)
-            network = precrop.apply(original, plan)
-            (folder / name).mkdir()
-            try:
-                outcome = fit(network, data, recipe, folder / name, [VariantBar(progress, name)])
-            except RecipeError as error:
-                raise RecipeError(f"variant {name}: {error}") from error
-            plan.save(folder / name / "plan.json")
-            precrop.save(network, folder / name / "model.safetensors")
-            networks[name] = network
-            results[name] = VariantResult(
-                name=name,
-                cropped=recipe.variants[name].crop,
-                params=plan.cropped.params,
-                macs=plan.cropped.macs,
-                accuracy=outcome.accuracy,
-                train_s=outcome.train_s,
-            )
-    return networks, results
-
-
-def _original(recipe: Recipe, data: ImageData) -> nn.Module:
-    """The network as its name says, made for the data's classes and channels; checked on one image."""
-    kwargs = dict(recipe.model.kwargs)
-    channels = data.shape[0]
-    if not re.search(r"\.py:\w+$|\.safetensors$", recipe.model.name):
-        kwargs.setdefault("num_classes", data.classes)
-        if channels != CHANNELS_BY_DEFAULT:
-            kwargs.setdefault("in_chans", channels)
-    torch.manual_seed(recipe.seed)
-    network = precrop.create_model(recipe.model.name, **kwargs)
-    was_training = network.training
-    try:
-        with torch.inference_mode():
-            scores = network.eval()(torch.zeros(1, *data.shape))
-    except RuntimeError as error:
-        raise RecipeError(
-            f"model: {recipe.model.name} does not run on an image {data.shape} of {recipe.data.name}: "
-            f"{str(error).partition(chr(10))[0]}. Expected a network for this size (see data.image_size)."
-        ) from error
-    network.train(was_training)
-    shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-    if shape != (1, data.classes):
-        raise RecipeError(
-            f"model: {recipe.model.name} gives outputs {shape} for one image; expected (1, {data.classes}), "
-            f"a score for each class of {recipe.data.name}. Set model.kwargs.num_classes."
+        recipe, place = self.recipe, training_folder(self.folder, name, seed)
+        title = name if recipe.seeds == 1 else f"{name}/{seed}"
+        of = f"{recipe.name}-{recipe.digest()} {name} seed {seed}"
+        finished = self.group.agree(Training.load(place, of) if self.group.first else None)
+        if finished is not None:
+            self.say(f"{title:<10} finished before: {finished.accuracy:.2%} (--restart trains it again)")
+            return finished
+        network = original(recipe, self.data, seed)
+        made = self.designs.get((name, seed)) or self.designed(network, name, seed)
+        network = build(network, recipe.variants[name], made, recipe, self.data, seed)
+        if self.group.first:
+            place.mkdir(parents=True, exist_ok=True)
+            made.plan.save(place / "plan.json")
+            if made.masks:
+                with replacing(place / "mask.safetensors") as beside:
+                    save_file(made.masks, beside)
+        try:
+            with progress_bars(self.console) as progress:
+                outcome = fit(
+                    network,
+                    self.data,
+                    recipe,
+                    place,
+                    [VariantBar(progress, title)] if self.group.first else [],
+                    seed=seed,
+                    masks=made.masks,
+                    of=f"{of}, tensors {_fingerprint(network)}",
+                    say=lambda text: self.say(f"{title:<10} {text}"),
+                )
+        except RecipeError as error:
+            saved = checkpoints(place / "checkpoints") if self.group.first else []
+            kept = f" The last good checkpoint is kept: {saved[0]}" if saved else ""
+            raise RecipeError(f"variant {title}: {error}{kept}") from error
+        result = Training(
+            of=of,
+            variant=name,
+            seed=seed,
+            params=made.params,
+            macs=made.macs,
+            accuracy=outcome.accuracy,
+            train_s=outcome.train_s,
+            history=outcome.history,
+            execution=recipe.execution.model_dump(mode="json"),
+            environment=environment(),
         )
-    return network
+        if self.group.first:
+            precrop.save(network, place / "model.safetensors")
+            result.save(place)
+        return result
+
+    def designed(self, network: nn.Module, name: str, seed: int) -> Design:
+        """What is made of the original: decided once, by the first process, and kept for when a run is taken up."""
+        return self.group.agree(self._design(network, name, seed) if self.group.first else None)  # type: ignore[return-value]
+
+    def _design(self, network: nn.Module, name: str, seed: int) -> Design:
+        place = training_folder(self.folder, name, seed)
+        variant = self.recipe.variants[name]
+        masked = variant.weights == "mask"
+        if (place / "checkpoints").is_dir() and (place / "plan.json").is_file():
+            path = place / "mask.safetensors"
+            if not masked or path.is_file():
+                return Design(CropPlan.load(place / "plan.json"), load_file(path) if masked else {})
+        return design(network, self.recipe, variant, self.data, seed)
+
+    def exported(self, variants: list[VariantResult]) -> list[VariantResult]:
+        """The first seed's networks in ONNX, checked against PyTorch, and timed."""
+        export = self.recipe.export
+        assert export is not None
+        paths, found = {}, []
+        fresh = original(self.recipe, self.data, self.recipe.seed)
+        for variant in variants:
+            place = training_folder(self.folder, variant.name, self.recipe.seed)
+            network = precrop.load(place / "model.safetensors", model=fresh).eval()
+            paths[variant.name] = place / "model.onnx"
+            with self.console.status(f"exporting {variant.name} to ONNX"):
+                exported = export_onnx(network, paths[variant.name], self.data.shape)
+            found.append(
+                replace(variant, onnx_max_abs_error=exported.max_abs_error, onnx_size_bytes=exported.size_bytes)
+            )
+            self.say(
+                f"{variant.name:<10} ONNX: {exported.size_bytes / 1e3:,.0f} kB, largest error against PyTorch "
+                f"{exported.max_abs_error:.1e}"
+            )
+        if export.latency is not None:
+            with self.console.status("timing in ONNX Runtime"):
+                timed = measure_latency(paths, **export.latency.model_dump())
+            found = [replace(v, latency_ms=timed[v.name].median_ms, latency_p99_ms=timed[v.name].p99_ms) for v in found]
+        return found
+
+    def reported(self, result: RunResult) -> None:
+        """The plots and the page."""
+        from precrop.recipes.report import write_report
+
+        places = {name: training_folder(self.folder, name, self.recipe.seed) for name in self.recipe.variants}
+        plans = {name: CropPlan.load(place / "plan.json") for name, place in places.items()}
+        masked = {name: place / "mask.safetensors" for name, place in places.items()}
+        shares = {
+            name: {key.rpartition(".")[0]: mask.float().mean().item() for key, mask in load_file(path).items()}
+            for name, path in masked.items()
+            if self.recipe.variants[name].weights == "mask"
+        }
+        write_report(result, plans, shares, self.folder)
 
 
-def _plan(original: nn.Module, recipe: Recipe, variant: Variant, data: ImageData) -> CropPlan:
-    if not variant.crop:
-        return precrop.plan(original, 1.0, scorer="uniform", input_shape=data.shape)
-    crop = recipe.crop
-    assert crop is not None  # the schema refuses a cropping variant without a budget
-    return precrop.plan(
-        original,
-        crop.ratio,
-        params=crop.params,
-        macs=crop.macs,
-        scorer=variant.scorer or crop.scorer,
-        round_to=crop.round_to,
-        ignore=tuple(crop.ignore),
-        input_shape=data.shape,
-        widen=crop.widen,
-    )
-
-
-@contextmanager
-def _run_folder(target: Path, console: Console) -> Iterator[Path]:
-    """A folder beside ``target`` that becomes it when the block succeeds and vanishes when it fails."""
-    if target.exists():
-        console.print(f"{target} is replaced when this run is complete", highlight=False, soft_wrap=True)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    except OSError as error:
-        raise PrecropError(f"cannot write the run folder {target}: {error.strerror}. Choose another one.") from error
-    try:
-        yield beside
-        beside.chmod(target.parent.stat().st_mode)
-        retired = beside.with_suffix(".old")
-        if target.exists():
-            target.rename(retired)
-        beside.rename(target)
-        shutil.rmtree(retired, ignore_errors=True)
-    except OSError as error:
-        raise PrecropError(f"cannot write the run folder {target}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+def _fingerprint(network: nn.Module) -> str:
+    """Eight hexadecimal digits of the names and shapes of all tensors."""
+    state = [(name, tuple(value.shape)) for name, value in network.state_dict().items()]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:8]
 
 
 @contextmanager

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from precrop.recipes.data import DATASETS
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+from precrop.recipes.sections import Count as Count
+from precrop.recipes.sections import Data as Data
+from precrop.recipes.sections import Execution as Execution
+from precrop.recipes.sections import Positive, Section
+from precrop.recipes.sections import Train as Train
+from precrop.scoring import SCORERS
 
 
 def _kept_share(share: float) -> float:
@@ -41,31 +36,20 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _dataset(name: str) -> str:
-    if name not in DATASETS:
-        raise ValueError(f"expected one of {', '.join(map(repr, DATASETS))}")
-    return name
-
-
-def _optimizer(name: str) -> str:
-    from timm.optim import list_optimizers  # type: ignore[attr-defined]
-
-    known = list_optimizers()
-    if name.lower() not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name.lower(), known, 3) or ["sgd", "adamw"]
-        raise ValueError(f"expected an optimizer of timm, such as {', '.join(map(repr, near))}")
+def _scorer(name: str) -> str:
+    if name not in SCORERS:
+        near = get_close_matches(name, SCORERS, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"expected one of {', '.join(map(repr, SCORERS))}{hint}")
     return name
 
 
 KeptShare = Annotated[float, AfterValidator(_kept_share)]
+Scorer = Annotated[str, AfterValidator(_scorer)]
 FileName = Annotated[str, AfterValidator(_file_name)]
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Model(_Section):
+class Model(Section):
     """The network by MODEL name; ``kwargs`` go to its constructor.
 
     The number of classes and input channels follow the data set where ``kwargs``
@@ -77,13 +61,13 @@ class Model(_Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
-class Crop(_Section):
+class Crop(Section):
     """The budget, as shares kept: ``ratio`` caps parameters and MACs alike, or either by its name."""
 
     ratio: KeptShare | None = None
     params: KeptShare | None = None
     macs: KeptShare | None = None
-    scorer: str = "synexp"
+    scorer: Scorer = "synexp"
     round_to: Positive | None = None
     widen: bool = False
     ignore: list[str] = Field(default_factory=list)
@@ -98,92 +82,91 @@ class Crop(_Section):
         return self
 
 
-class Data(_Section):
-    """The images; ``image_size`` interpolates them (none: as they are)."""
-
-    name: Annotated[str, AfterValidator(_dataset)]
-    image_size: Annotated[int, Field(ge=4)] | None = None
-    val_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-
-
-class Train(_Section):
-    """What is computed: optimizer (timm's names), schedule, mixing. Warm-up is counted in epochs."""
-
-    epochs: Positive
-    batch_size: Annotated[int, Field(ge=2)] = 64
-    optimizer: Annotated[str, AfterValidator(_optimizer)] = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.1
-    momentum: Share = 0.9
-    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    schedule: Literal["cosine", "poly", "constant"] = "cosine"
-    warmup_epochs: Annotated[int, Field(ge=0)] = 0
-    label_smoothing: Share = 0.0
-    mixup: Annotated[float, Field(ge=0)] = 0.0
-    cutmix: Annotated[float, Field(ge=0)] = 0.0
-
-    @field_validator("mixup", "cutmix")
-    @classmethod
-    def _mixed_in_pairs(cls, strength: float, info: ValidationInfo) -> float:
-        if strength > 0 and info.data.get("batch_size", 2) % 2:
-            raise ValueError(f"expected an even batch_size beside it, not {info.data['batch_size']}")
-        return strength
-
-    @field_validator("warmup_epochs")
-    @classmethod
-    def _shorter_than_training(cls, warmup: int, info: ValidationInfo) -> int:
-        if warmup >= info.data.get("epochs", warmup + 1):
-            raise ValueError(f"expected fewer than the {info.data['epochs']} epochs of the training")
-        return warmup
-
-
-class Execution(_Section):
-    """How it runs, never what it computes. ``threads`` are torch's on the CPU (none: its own choice)."""
-
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    precision: Literal[32, "bf16"] = 32
-    channels_last: bool = False
-    threads: Positive | None = None
-    workers: Annotated[int, Field(ge=0)] = 0
-
-
-class LatencyRun(_Section):
+class LatencyRun(Section):
     """How latency is taken: images per run, threads, rounds not counted, rounds counted."""
 
     batch: Positive = 1
     threads: Positive = 1
-    warmup: Annotated[int, Field(ge=0)] = 20
+    warmup: Count = 20
     repeats: Positive = 200
 
 
-class Export(_Section):
+class Export(Section):
     """The formats written for each variant, and the latency measurement (none: not measured)."""
 
-    to: Annotated[list[Literal["onnx"]], Field(min_length=1)] = ["onnx"]
+    to: Annotated[list[Literal["onnx"]], Field(min_length=1)] = Field(default=["onnx"])
     latency: LatencyRun | None = Field(default_factory=LatencyRun)
 
 
-class Variant(_Section):
-    """One network trained under the recipe: the original (``crop: false``) or a crop of it.
+class Variant(Section):
+    """One network trained under the recipe: the original (``crop: false``), a crop of it, or its mask.
 
-    ``scorer`` stands in for the ``crop`` section's.
+    ``scorer``, the budget, ``round_to`` and ``widen`` stand in for the ``crop`` section's.
+    ``weights: mask`` trains the original with the scorer's unstructured mask instead of a crop;
+    ``mask: shuffled`` permutes the mask within each layer, ``reinit`` draws the weights again,
+    neither of which may matter if only the layers' shares do.
     """
 
     crop: bool = True
-    scorer: str | None = None
+    scorer: Scorer | None = None
+    ratio: KeptShare | None = None
+    params: KeptShare | None = None
+    macs: KeptShare | None = None
+    round_to: Positive | None = None
+    widen: bool | None = None
+    weights: Literal["crop", "mask"] = "crop"
+    mask: Literal["kept", "shuffled"] = "kept"
+    reinit: bool = False
 
-    @field_validator("scorer")
+    @field_validator("scorer", "ratio", "params", "macs", "round_to", "widen")
     @classmethod
-    def _only_of_a_crop(cls, scorer: str | None, info: ValidationInfo) -> str | None:
-        if scorer is not None and info.data.get("crop") is False:
-            raise ValueError("expected no scorer beside 'crop: false'")
-        return scorer
+    def _only_of_a_crop(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("crop") is False:
+            raise ValueError(f"expected no {info.field_name} beside 'crop: false'")
+        return value
+
+    @field_validator("macs")
+    @classmethod
+    def _one_budget(cls, macs: float | None, info: ValidationInfo) -> float | None:
+        if info.data.get("ratio") is not None and (macs is not None or info.data.get("params") is not None):
+            raise ValueError("expected 'ratio' (which caps parameters and MACs) or 'params'/'macs', not both")
+        return macs
+
+    @field_validator("weights")
+    @classmethod
+    def _mask_of_a_scorer(cls, weights: str, info: ValidationInfo) -> str:
+        if weights == "mask" and info.data.get("crop") is False:
+            raise ValueError("expected no mask beside 'crop: false'")
+        return weights
+
+    @field_validator("mask", "reinit")
+    @classmethod
+    def _only_of_a_mask(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in ("kept", False) and info.data.get("weights") == "crop":
+            raise ValueError("expected 'weights: mask' beside it")
+        return value
+
+    def settings(self, crop: Crop) -> Crop:
+        """The ``crop`` section with what this variant says in its place."""
+        own = self.model_dump(include={"scorer", "ratio", "params", "macs", "round_to", "widen"}, exclude_none=True)
+        if own.keys() & {"ratio", "params", "macs"}:
+            own = {"ratio": None, "params": None, "macs": None, **own}
+        return crop.model_copy(update=own)
 
 
-class Recipe(_Section):
-    """A whole recipe. Without ``variants``, the cropped network alone (or the original, without ``crop``)."""
+# What no result depends on: how and where it runs, how often, and what is made of the trained networks.
+NOT_COMPUTED: dict[str, Any] = {"execution": True, "export": True, "seeds": True, "data": {"root", "download"}}
+
+
+class Recipe(Section):
+    """A whole recipe. Without ``variants``, the cropped network alone (or the original, without ``crop``).
+
+    ``seeds`` is the number of trainings of each variant, from ``seed`` on.
+    """
 
     name: FileName
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seeds: Positive = 1
     model: Model
     crop: Crop | None = None
     data: Data
@@ -204,6 +187,14 @@ class Recipe(_Section):
         return variants or ({"dense": Variant(crop=False)} if uncropped else {"cropped": Variant()})
 
     def digest(self) -> str:
-        """Eight hexadecimal digits that change with any setting of the resolved recipe."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        """Eight hexadecimal digits that change with whatever changes the trained networks.
+
+        ``execution`` and where the data lies are left out, so that a run moved to another machine is
+        found again; so are ``export`` and ``seeds``, which add to a run. A network's own Python file or
+        checkpoint counts by its content.
+        """
+        content = self.model_dump(mode="json", exclude=NOT_COMPUTED)
+        file = Path(self.model.name if self.model.name.endswith(".safetensors") else self.model.name.rpartition(":")[0])
+        if file.suffix in (".py", ".safetensors") and file.is_file():
+            content["model"]["content"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from precrop.errors import RecipeError
 from precrop.export.extras import require
-from precrop.recipes.data.images import ImageData
+from precrop.recipes.data.images import ImageData, check_classes
 
 if TYPE_CHECKING:
-    from precrop.recipes.schema import Data
+    from precrop.recipes.sections import Data
 
 CLASSES = 10
 # The split is the same for every recipe's seed, so that accuracies compare.
@@ -25,6 +26,12 @@ def load(settings: Data) -> ImageData:
     Pixels are scaled by the training split's mean and standard deviation; a larger
     size is interpolated bilinearly. Raises `MissingExtraError` without scikit-learn.
     """
+    check_classes(settings, CLASSES, "digits")
+    if settings.augment != type(settings.augment)() or settings.mean or settings.std or settings.download:
+        raise RecipeError(
+            "data: got augment, mean, std or download for digits, which are normalized by themselves and come as they "
+            "are. Leave it out."
+        )
     require("train", "sklearn")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -8,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from safetensors import safe_open
 
 import precrop
 from precrop.crop_plan import CropPlan
 from precrop.errors import MissingExtraError, PrecropError, RecipeError
-from precrop.recipes import DATASETS, load_recipe, shipped_recipes, train
+from precrop.recipes import DATASETS, load_recipe, train
+from precrop.recipes.folders import locked, run_folder
+from precrop.recipes.training import checkpoints
 
 SHORT = [
     "data.image_size=8",
@@ -25,10 +29,10 @@ SHORT = [
 VARIANTS = ["dense", "uniform", "cropped"]
 
 
-def run(tmp_path, *overrides, recipe="digits"):
+def run(tmp_path, *overrides, recipe="digits", restart=False):
     text = io.StringIO()
     console = Console(file=text, width=100)
-    result = train(recipe, [*SHORT, *overrides], tmp_path / "runs", console=console)
+    result = train(recipe, [*SHORT, *overrides], tmp_path / "runs", console=console, restart=restart)
     return result, text.getvalue()
 
 
@@ -44,9 +48,12 @@ def test_the_run_folder_is_whole(digits):
     assert result.folder.name == f"digits-{recipe.digest()}"
     assert load_recipe(result.folder / "recipe.yaml") == recipe == result.recipe
     found = {str(path.relative_to(result.folder)) for path in result.folder.rglob("*") if path.is_file()}
-    of_each = ("plan.json", "model.safetensors", "model.onnx", "metrics.csv")
-    expected = {"recipe.yaml", "metrics.json", "metrics.csv"}
-    assert found == expected | {f"{name}/{file}" for name in VARIANTS for file in of_each}
+    found = {path for path in found if "/tensorboard/" not in path}
+    of_each = ("plan.json", "model.safetensors", "model.onnx", "metrics.csv", "result.json")
+    expected = {"recipe.yaml", "metrics.json", "metrics.csv", "report.html", "accuracy.svg", "accuracy.png", ".lock"}
+    assert found == expected | {f"{name}/seed0/{file}" for name in VARIANTS for file in of_each}
+    for name in VARIANTS:
+        assert list((result.folder / name / "seed0" / "tensorboard").glob("events.*"))
     assert [path.name for path in result.folder.parent.iterdir()] == [result.folder.name]
     assert f"files: {result.folder}" in printed
 
@@ -61,7 +68,7 @@ def test_the_table_is_the_measurement(digits):
     assert torch.__version__.startswith(record["environment"]["torch"])
     dense = result.dense
     for variant, row, line in zip(result.variants, record["variants"], rows, strict=True):
-        plan = CropPlan.load(result.folder / variant.name / "plan.json")
+        plan = CropPlan.load(result.folder / variant.name / "seed0" / "plan.json")
         assert (variant.params, variant.macs) == (plan.cropped.params, plan.cropped.macs)
         for key in ("params", "macs", "accuracy", "train_s", "latency_ms"):
             assert row[key] == getattr(variant, key) > 0
@@ -85,7 +92,7 @@ def test_crops_keep_to_the_budget_and_dense_is_the_original(digits):
     for variant in (uniform, cropped):
         assert variant.params <= ratio * dense.params
         assert variant.macs <= ratio * dense.macs
-    plans = [CropPlan.load(result.folder / name / "plan.json") for name in VARIANTS]
+    plans = [CropPlan.load(result.folder / name / "seed0" / "plan.json") for name in VARIANTS]
     assert [plan.scorer for plan in plans[1:]] == ["uniform", "synexp"]
 
 
@@ -96,47 +103,86 @@ def test_checkpoint_and_onnx_file_hold_the_trained_network(digits):
     data = DATASETS["digits"](result.recipe.data)
     images, targets = data.val.tensors
     for variant in result.variants:
-        network = precrop.load(result.folder / variant.name / "model.safetensors").eval()
+        network = precrop.load(result.folder / variant.name / "seed0" / "model.safetensors").eval()
         with torch.no_grad():
             scores = network(images)
         accuracy = (scores.argmax(1) == targets).float().mean().item()
         assert accuracy == pytest.approx(variant.accuracy, abs=1.5 / len(targets))
         session = onnxruntime.InferenceSession(
-            result.folder / variant.name / "model.onnx", providers=["CPUExecutionProvider"]
+            result.folder / variant.name / "seed0" / "model.onnx", providers=["CPUExecutionProvider"]
         )
         (exported,) = session.run(None, {"input": images.numpy()})
         np.testing.assert_allclose(exported, scores.numpy(), atol=1e-4 * max(1, scores.abs().max().item()))
 
 
-def test_one_variant_without_export_then_again_in_its_place(tmp_path):
+def test_a_finished_variant_is_not_trained_again_unless_asked(tmp_path):
     overrides = ["export=null", "variants={small: {}}"]
     result, printed = run(tmp_path, *overrides)
-    assert not (result.folder / "small" / "model.onnx").exists()
+    assert not (result.folder / "small" / "seed0" / "model.onnx").exists()
     assert result.dense is None
     assert "÷ dense" not in printed
-    assert "is replaced" not in printed
-    before = precrop.load(result.folder / "small" / "model.safetensors").state_dict()
-    (result.folder / "stale").write_text("of the run before")
+    before = precrop.load(result.folder / "small" / "seed0" / "model.safetensors").state_dict()
 
-    again, printed = run(tmp_path, *overrides)
+    # Exported now: the training is found again.
+    again, printed = run(tmp_path, "variants={small: {}}")
     assert again.folder == result.folder
-    assert f"{result.folder} is replaced when this run is complete" in printed
+    assert "finished before" in printed
+    assert again.variants[0].accuracy == result.variants[0].accuracy
+    assert (again.folder / "small" / "seed0" / "model.onnx").exists()
+
+    (result.folder / "stale").write_text("of the run before")
+    again, printed = run(tmp_path, *overrides, restart=True)
+    assert "finished before" not in printed
     assert not (again.folder / "stale").exists()
-    after = precrop.load(again.folder / "small" / "model.safetensors").state_dict()
+    after = precrop.load(again.folder / "small" / "seed0" / "model.safetensors").state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [again.folder.name]
 
 
-def test_failed_run_leaves_nothing_and_keeps_the_one_before(tmp_path):
-    overrides = ["variants={dense: {crop: false}}", "export=null", "train.lr=1e30", "train.schedule=constant"]
-    recipe = load_recipe("digits", [*SHORT, *overrides])
-    before = tmp_path / "runs" / f"digits-{recipe.digest()}"
-    before.mkdir(parents=True)
-    (before / "metrics.json").write_text("{}")
-    with pytest.raises(RecipeError, match=r"variant dense: the loss became (nan|inf) at step \d+"):
+def test_further_seeds_add_to_a_run(tmp_path):
+    overrides = ["export=null", "variants={dense: {crop: false}, small: {}}", "crop={ratio: 0.1}"]
+    first, _ = run(tmp_path, *overrides)
+    both, printed = run(tmp_path, *overrides, "seeds=2")
+    assert both.folder == first.folder
+    assert printed.count("finished before") == 2
+    for variant, alone in zip(both.variants, first.variants, strict=True):
+        assert [training.seed for training in variant.trainings] == [0, 1]
+        accuracies = [training.accuracy for training in variant.trainings]
+        assert accuracies[0] == alone.accuracy
+        assert variant.accuracy == pytest.approx(sum(accuracies) / 2)
+        assert variant.accuracy_std == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+        assert f"{variant.accuracy:.2%} ± {variant.accuracy_std:.2%}" in printed
+    weights = [
+        precrop.load(both.folder / "dense" / f"seed{seed}" / "model.safetensors").conv1.weight for seed in (0, 1)
+    ]
+    assert not torch.equal(*weights)
+
+
+def test_a_loss_that_is_no_longer_finite_keeps_the_last_good_checkpoint(tmp_path):
+    overrides = ["variants={dense: {crop: false}}", "export=null", "train.lr=1e20", "train.schedule=constant"]
+    overrides += ["train.optimizer=adamw", "execution.checkpoint_every=1"]
+    with pytest.raises(
+        RecipeError, match=r"variant dense: the (loss|weights) became nan or infinite at step \d+"
+    ) as caught:
         run(tmp_path, *overrides)
-    assert [path.name for path in before.parent.iterdir()] == [before.name]
-    assert (before / "metrics.json").read_text() == "{}"
+    (folder,) = (tmp_path / "runs").iterdir()
+    saved = checkpoints(folder / "dense" / "seed0" / "checkpoints")
+    kept = re.search(r"The last good checkpoint is kept: (.*)$", str(caught.value))
+    assert (kept[1] if kept else None) == (str(saved[0]) if saved else None)
+    for path in saved:
+        with safe_open(path, "pt") as file:
+            assert all(file.get_tensor(name).isfinite().all() for name in file.keys())  # noqa: SIM118
+    assert not (folder / "dense" / "seed0" / "result.json").exists()
+
+
+def test_two_runs_of_one_recipe_at_once_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("precrop.recipes.folders.PATIENCE_S", 0.3)
+    recipe = load_recipe("digits", SHORT)
+    with (
+        locked(run_folder(tmp_path / "runs", recipe), False, print),
+        pytest.raises(PrecropError, match="another run writes to"),
+    ):
+        run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +190,7 @@ def test_failed_run_leaves_nothing_and_keeps_the_one_before(tmp_path):
     [
         (["model.kwargs={num_classes: 7}"], RecipeError, r"outputs \(1, 7\).*expected \(1, 10\)"),
         (["model.kwargs={in_chans: 3}"], RecipeError, r"does not run on an image \(1, 8, 8\) of digits"),
-        (["variants.cropped.scorer=synflux"], PrecropError, "synflux"),
+        (["variants.cropped.scorer=synflux"], RecipeError, "did you mean 'synflow'"),
         (["model.name=precrop/resnet21"], PrecropError, "resnet21"),
     ],
 )
@@ -182,7 +228,3 @@ def test_importing_loads_no_trainer_and_no_engine():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-def test_every_shipped_recipe_runs_shortened_above():
-    assert set(shipped_recipes()) == {"digits"}
