@@ -72,7 +72,7 @@ def _cond_conv(module: Any, solver: Solver) -> Sizes:
     """timm's: the weight of every expert is one row, which the forward mixes and views as a convolution's."""
     sizes = _conv(module, solver)
     one, experts = sizes.tensors["weight"], module.num_experts
-    sizes.tensors = {"weight": (experts, elements(one)), "bias": (experts, sizes.attributes["out_channels"])}
+    sizes.tensors = {"weight": (experts, elements(one)), "bias": (experts, one[0])}
     sizes.attributes["weight_shape"] = one
     return sizes
 
@@ -146,6 +146,8 @@ SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.models.metaformer.Scale": ("shape",),
     "timm.models.res2net.Bottle2neck": ("width",),
     "timm.models.shvit.SHSA": ("dim", "qk_dim", "pdim"),
+    "timm.models.vision_transformer.DiffParallelScalingBlock": ("in_split",),
+    "timm.models.vision_transformer.ParallelScalingBlock": ("in_split",),
     "torchvision.models.optical_flow.raft.UpdateBlock": ("hidden_state_size",),
     "torchvision.ops.misc.FrozenBatchNorm2d": ("weight", "bias", "running_mean", "running_var"),
 }
