@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench-speed coverage clean
+.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-scorers coverage clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -31,6 +31,18 @@ format: $(INSTALLED)
 bench-speed: $(INSTALLED)
 	$(BIN)/pip install -q torch-pruning==1.6.1
 	$(BIN)/python benchmarks/crop_speed.py
+
+# How the time of a trace grows with the number of layers.
+bench-growth: $(INSTALLED)
+	$(BIN)/python benchmarks/trace_growth.py
+
+# Step time and memory of training, dense and cropped.
+bench-train: $(INSTALLED)
+	$(BIN)/python benchmarks/train_speed.py
+
+# docs/SCORERS.md: densities, time and memory of every scorer. Long.
+bench-scorers: $(INSTALLED)
+	$(BIN)/python benchmarks/scorers.py --write docs/SCORERS.md
 
 # docs/COVERAGE.md: every network of torchvision and timm, cropped and checked. Long; continues where it was stopped.
 coverage: $(INSTALLED)
