@@ -73,7 +73,12 @@ class Polynomial:
     @property
     def is_linear(self) -> bool:
         """Whether no monomial has more than one variable."""
-        return all(len(m) < 2 for m in self.terms)
+        return max(map(len, self.terms), default=0) < 2
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether this is a sum of variables, without products and negative terms."""
+        return self.is_linear and min(self.terms.values(), default=0) > 0
 
     @property
     def offset(self) -> int:

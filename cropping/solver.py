@@ -112,12 +112,18 @@ class Solver:
         """Demand that two sizes are equal; False if their present values differ."""
         if a is b:
             return True
-        difference = self.resolve(as_polynomial(a) - as_polynomial(b))
-        if not difference.terms:
+        a, b = self.resolve(as_polynomial(a)), self.resolve(as_polynomial(b))
+        if a == b:
             return True
-        if self.hint(difference) != 0:
+        if self.hint(a) != self.hint(b):
             return False
-        self._solve(difference.primitive())
+        for one, other in ((a, b), (b, a)):
+            v = one.lone_variable()
+            # What `_solve` would come to, without a look at each of many terms.
+            if v is not None and len(other.terms) > 1 and other.is_sum and v not in other.variables():
+                self._substitute(v, other)
+                return True
+        self._solve((a - b).primitive())
         return True
 
     def pin(self, size: int | Polynomial) -> int:
