@@ -38,7 +38,7 @@ bench-growth: $(INSTALLED)
 
 # Step time and memory of training, dense and cropped.
 bench-train: $(INSTALLED)
-	$(BIN)/python benchmarks/train_speed.py
+	$(BIN)/python benchmarks/train_speed.py --batch 16 --image 112 --rounds 7
 
 # docs/SCORERS.md: densities, time and memory of every scorer. Long.
 bench-scorers: $(INSTALLED)
