@@ -3,7 +3,7 @@ import sys
 
 import pytest
 import torch
-from support_images import cifar10, drawn, fashion_mnist, image_folder, shards
+from support_images import cifar10, cifar100, drawn, fashion_mnist, image_folder, shards
 from torch.nn import functional
 
 from precrop.errors import MissingExtraError, RecipeError
@@ -72,6 +72,14 @@ def test_cifar_is_read_in_both_versions(tmp_path, binary):
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cifar.MEAN, cifar.STD))
     torch.testing.assert_close(image, (pixels - mean) / std)
     assert target == 1
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_cifar_100_has_the_fine_labels(tmp_path, binary):
+    cifar100(tmp_path, binary=binary)
+    data = loaded("cifar100", root=str(tmp_path))
+    assert (data.train_images, data.val_images, data.classes, data.shape) == (120, 120, 100, (3, 32, 32))
+    assert [data.val[index][1] for index in (19, 20, 99, 100)] == [19, 20, 99, 0]
 
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path):

@@ -45,6 +45,20 @@ def cifar10(folder, count=16, binary=False):
             (inner / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": labels}, protocol=2))
 
 
+def cifar100(folder, count=120, binary=False):
+    inner = folder / f"cifar-100-{'binary' if binary else 'python'}"
+    inner.mkdir(parents=True)
+    for seed, name in enumerate(("train", "test")):
+        pixels = drawn(count, 3072, seed=seed)
+        coarse, fine = [index % 20 for index in range(count)], [index % 100 for index in range(count)]
+        if binary:
+            rows = np.concatenate([np.array([coarse, fine], np.uint8).T, pixels], axis=1)
+            (inner / f"{name}.bin").write_bytes(rows.tobytes())
+        else:
+            content = {b"data": pixels, b"fine_labels": fine, b"coarse_labels": coarse}
+            (inner / name).write_bytes(pickle.dumps(content, protocol=2))
+
+
 def jpeg(seed, side=40):
     content = io.BytesIO()
     Image.fromarray(drawn(1, side, side + 4, 3, seed=seed)[0]).save(content, "jpeg")
