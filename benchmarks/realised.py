@@ -96,25 +96,23 @@ def main() -> None:
                         print(name, unit, error)
                         continue
                     crops[f"{args.kind} {share:g} {scorer} {unit or 'default'}"] = crop.eval()
-        plan = precrop.plan(dense, 1.0)
-        images = np.random.default_rng(0).standard_normal((1, *plan.input_shape), dtype=np.float32)
+        shape = precrop.plan(dense, 1.0).input_shape
+        images = np.random.default_rng(0).standard_normal((1, *shape), dtype=np.float32)
         with tempfile.TemporaryDirectory() as folder:
             paths = []
             for i, model in enumerate(crops.values()):
                 paths.append(Path(folder, f"{i}.onnx"))
-                export_onnx(model, paths[-1], plan.input_shape)
+                export_onnx(model, paths[-1], shape)
             for backend in args.backends:
                 taken = times_ms([runner(backend, path, images) for path in paths], args.rounds)
                 median = np.median(taken, axis=0)
                 for (title, model), ms, ratio in zip(
                     crops.items(), median, np.median(taken[:, :1] / taken, axis=0), strict=True
                 ):
-                    macs = model.crop_plan.macs_ratio if title != "dense" else 1.0
-                    params = model.crop_plan.params_ratio if title != "dense" else 1.0
-                    print(
-                        f"| {name} | {title} | {macs:.3f} | {params:.3f} | {backend} | {ms:.2f} | {ratio:.2f} | {ratio * macs:.2f} |",
-                        flush=True,
-                    )
+                    plan = getattr(model, "crop_plan", None)
+                    macs, params = (plan.macs_ratio, plan.params_ratio) if plan else (1.0, 1.0)
+                    numbers = f"{macs:.3f} | {params:.3f} | {backend} | {ms:.2f} | {ratio:.2f} | {ratio * macs:.2f}"
+                    print(f"| {name} | {title} | {numbers} |", flush=True)
 
 
 if __name__ == "__main__":
