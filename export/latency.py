@@ -1,16 +1,9 @@
-"""Latency in ONNX Runtime, several networks measured together.
-
-A machine's speed drifts (frequency, temperature, other work), so the networks
-are run in turns within one process: every round runs each of them once, and
-the one that starts changes from round to round. Medians of such samples can
-be divided by one another; medians of separate runs cannot.
-"""
+"""Latency in ONNX Runtime, several networks measured together (`precrop.export.timing` says why)."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from precrop.errors import PrecropError
+from precrop.export.backends.base import RunSettings
+from precrop.export.backends.onnxruntime import OnnxRuntimeRunner
 from precrop.export.extras import require
+from precrop.export.graph import input_of, read_graph
+from precrop.export.timing import interleaved_ms
 
 
 @dataclass(frozen=True)
@@ -55,53 +52,28 @@ def measure_latency(
         One record for each name, in the order given.
 
     Raises:
-        MissingExtraError: onnxruntime is not installed.
+        MissingExtraError: onnx or onnxruntime is not installed.
         PrecropError: a count is not positive, or a file cannot be loaded.
     """
-    require("onnx", "onnxruntime")
+    require("onnx", "onnx", "onnxruntime")
     for name, count in (("batch", batch), ("threads", threads), ("repeats", repeats)):
         if count < 1:
             raise PrecropError(f"got {name}={count}; expected at least 1.")
     rng = np.random.default_rng(seed)
-    sessions = {name: _session(path, threads) for name, path in paths.items()}
-    feeds = {}
-    for name, session in sessions.items():
-        source = session.get_inputs()[0]
-        images = rng.standard_normal((batch, *source.shape[1:]), dtype=np.float32)
-        feeds[name] = {source.name: images}
-
-    names = list(paths)
-    samples_ms: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-warmup, repeats):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            start = time.perf_counter()
-            sessions[name].run(None, feeds[name])
-            elapsed_ms = (time.perf_counter() - start) * 1e3
-            if turn >= 0:
-                samples_ms[name].append(elapsed_ms)
+    with ExitStack() as stack:
+        runners = []
+        for path in paths.values():
+            shape = input_of(read_graph(path), path)
+            images: Any = rng.standard_normal((batch, *shape), dtype=np.float32)
+            runners.append(stack.enter_context(OnnxRuntimeRunner(path, images, RunSettings(threads))))
+        taken_ms = interleaved_ms([runner.time_ms for runner in runners], warmup, repeats)
     return {
         name: Latency(
-            median_ms=float(np.median(taken)),
-            p99_ms=float(np.percentile(taken, 99)),
+            median_ms=float(np.median(column)),
+            p99_ms=float(np.percentile(column, 99)),
             batch=batch,
             threads=threads,
             repeats=repeats,
         )
-        for name, taken in samples_ms.items()
+        for name, column in zip(paths, taken_ms.T, strict=True)
     }
-
-
-def _session(path: str | Path, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Idle threads of one network must not spin while another is being timed.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    try:
-        return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions share no base of their own
-        reason = str(error).strip().partition("\n")[0]
-        raise PrecropError(f"ONNX Runtime cannot load {path}: {reason}. Expected a file of export_onnx.") from error

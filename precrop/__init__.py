@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # In a source checkout the stages are folders beside this one (setup.py maps them into the package);
 # with this, Python started in the checkout finds them too.
@@ -16,19 +17,26 @@ from precrop.checkpoint import load, save
 from precrop.crop_plan import CropPlan
 from precrop.cropping.forwards import register_forward
 from precrop.cropping.layers import register_size_attributes
-from precrop.errors import PrecropError, PrecropWarning
+from precrop.errors import ExportError, PrecropError, PrecropWarning
 from precrop.names import create_model
 from precrop.scoring.densities import Densities
+
+if TYPE_CHECKING:  # the package is also this function
+    from precrop.export.front import export
+else:
+    import precrop.export as export
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CropPlan",
     "Densities",
+    "ExportError",
     "PrecropError",
     "PrecropWarning",
     "apply",
     "create_model",
+    "export",
     "inspect",
     "load",
     "plan",

@@ -1,4 +1,4 @@
-"""The command line: ``precrop inspect``, ``score``, ``crop``, ``train``."""
+"""The command line: ``precrop inspect``, ``score``, ``crop``, ``train``, ``export``, ``bench``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from precrop import cli_export
+from precrop.cli_options import (
+    BatchSize,
+    DataName,
+    DataRoot,
+    Ignore,
+    InputShape,
+    Model,
+    ModelArgs,
+    build_model,
+    check_output,
+    new_console,
+    parsed_shape,
+    share_of,
+)
 from precrop.errors import PrecropError
 
 app = typer.Typer(
@@ -18,51 +33,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
-
-_MODEL_HELP = "timm/NAME, torchvision/NAME, precrop/NAME, file.py:factory, or a saved checkpoint."
-
-Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
-InputShape = Annotated[
-    str | None,
-    typer.Option(
-        "--input-shape",
-        metavar="C,H,W",
-        help="One image's shape; by default the model's own.",
-        show_default=False,
-    ),
-]
-ModelArgs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model-arg",
-        metavar="KEY=VALUE",
-        help="Passed to the model's builder, such as num_classes=10.",
-        show_default=False,
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="LAYER",
-        help="A layer, module or pattern whose output width stays; may be repeated.",
-        show_default=False,
-    ),
-]
-DataName = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME",
-        help="A data set of the recipes, such as digits, for a scorer that needs data.",
-        show_default=False,
-    ),
-]
-DataRoot = Annotated[
-    str | None,
-    typer.Option("--data-root", metavar="DIR", help="Where that data set's files are.", show_default=False),
-]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Images in a batch, for a scorer that needs data.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -81,9 +51,9 @@ def inspect(model: Model, input_shape: InputShape = None, model_arg: ModelArgs =
     from precrop import api
     from precrop.tables import fixed_table, size_line, width_table
 
-    console = _console()
+    console = new_console()
     with console.status(f"building and tracing {model}"):
-        graph = api.inspect(_build(model, model_arg), _shape(input_shape), ignore or ())
+        graph = api.inspect(build_model(model, model_arg), parsed_shape(input_shape), ignore or ())
     console.print(f"{model}, input {'x'.join(map(str, graph.input_shape))}: {size_line(graph.size(graph.original))}")
     console.print(width_table(graph))
     if graph.fixed:
@@ -121,9 +91,9 @@ def score(
     from precrop.scoring.run import scorer_named
     from precrop.tables import densities_line, densities_table
 
-    console = _console()
-    _check_output(plot, ".png", ".svg")
-    _check_output(output, ".json")
+    console = new_console()
+    check_output(plot, ".png", ".svg")
+    check_output(output, ".json")
     row = scorer_named(scorer)
     if plot is not None:
         from precrop.export.extras import require
@@ -131,15 +101,15 @@ def score(
         require("plot", "matplotlib")
     torch.manual_seed(seed)
     with console.status(f"building {model}"):
-        network = _build(model, model_arg)
-        loader = data_loader(data, data_root, batch_size, _shape(input_shape)) if row.needs_data else None
+        network = build_model(model, model_arg)
+        loader = data_loader(data, data_root, batch_size, parsed_shape(input_shape)) if row.needs_data else None
     with progress_bar(scorer) as report:
         densities = api.score(
             network,
             scorer,
-            _share(density),
+            share_of(density),
             data=loader,
-            input_shape=_shape(input_shape),
+            input_shape=parsed_shape(input_shape),
             batches=batches,
             seed=seed,
             progress=report,
@@ -214,13 +184,13 @@ def crop(
     from precrop.cli_scoring import densities_for
     from precrop.tables import layer_table, plan_lines
 
-    console = _console()
-    _check_output(output, ".safetensors", ".json")
+    console = new_console()
+    check_output(output, ".safetensors", ".json")
     torch.manual_seed(seed)
-    budget = {"ratio": _share(ratio), "params": _share(params), "macs": _share(macs)}
+    budget = {"ratio": share_of(ratio), "params": share_of(params), "macs": share_of(macs)}
     with console.status(f"building {model}"):
-        network = _build(model, model_arg)
-    densities = densities_for(network, scorer, budget, data, data_root, batch_size, _shape(input_shape), seed)
+        network = build_model(model, model_arg)
+    densities = densities_for(network, scorer, budget, data, data_root, batch_size, parsed_shape(input_shape), seed)
     with console.status(f"cropping {model}"):
         small = api.precrop(
             network,
@@ -228,7 +198,7 @@ def crop(
             scorer=densities,
             round_to=round_to,
             ignore=ignore or (),
-            input_shape=_shape(input_shape),
+            input_shape=parsed_shape(input_shape),
             widen=widen,
         )
     plan: Any = small.crop_plan
@@ -275,53 +245,7 @@ def train(
     run_recipe(checked, (), runs, restart=restart)
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    # Names and numbers are printed as they are; a pipe gets whole lines, not ones cut at 80 columns.
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=140)
-
-
-def _check_output(path: Path | None, *suffixes: str) -> None:
-    """Refuse before the work what would fail after it."""
-    if path is None:
-        return
-    if path.suffix not in suffixes:
-        raise PrecropError(f"cannot tell what to write to {path}: expected a name ending in {' or '.join(suffixes)}.")
-    if not path.parent.is_dir():
-        raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
-
-
-def _share(text: str | None) -> Any:
-    """A share as a number; what is none is left for the API to refuse, which explains the convention."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
-
-
-def _build(name: str, model_args: list[str] | None) -> Any:
-    import yaml
-
-    from precrop.names import create_model
-
-    kwargs = {}
-    for entry in model_args or ():
-        key, equals, value = entry.partition("=")
-        if not equals:
-            raise PrecropError(f"--model-arg is {entry!r}; expected KEY=VALUE, such as num_classes=10.")
-        kwargs[key] = yaml.safe_load(value)
-    return create_model(name, **kwargs)
-
-
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise PrecropError(f"--input-shape is {text!r}; expected numbers such as 3,224,224.") from None
+cli_export.add_to(app)
 
 
 def main() -> None:

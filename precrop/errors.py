@@ -33,6 +33,10 @@ class RecipeError(PrecropError):
     """A recipe that does not follow the schema."""
 
 
+class ExportError(PrecropError):
+    """A network that an engine cannot be built from, or an engine that cannot be run or timed here."""
+
+
 class MissingExtraError(PrecropError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 

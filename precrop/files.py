@@ -39,6 +39,27 @@ def replacing(path: str | Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing_together(main: str | Path, *others: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder in which the block writes files of these names; put them in place if it succeeds.
+
+    ``main`` is the file that is opened, the ``others`` are what it refers to: it goes first and comes back last, so
+    that where it is, they are its own.
+    """
+    target = Path(main)
+    if not target.parent.is_dir():
+        raise PrecropError(f"cannot write {target}: the folder {target.parent} does not exist. Create it first.")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as name:
+            folder = Path(name)
+            yield folder
+            target.unlink(missing_ok=True)
+            for path in (*map(Path, others), target):
+                os.replace(folder / path.name, path)
+    except OSError as error:
+        raise PrecropError(f"cannot write {target}: {error.strerror or error}.") from error
+
+
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Write ``content`` to ``path``, all of it or none."""
     with replacing(path) as beside:
