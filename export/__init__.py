@@ -1,7 +1,7 @@
 """Exporting a network to an inference engine, and measuring it there.
 
-``precrop.export(model, "small.onnx")`` exports, and ``precrop.export.bench``, ``precrop.export.latency`` and the others
-are modules in it: the package can be called. Importing it loads none of the engines: each is imported where it is
+``precrop.export(model, "small.onnx")`` exports, and ``precrop.export.bench.bench(networks, backend)`` measures: the
+package can be called, and its modules are in it. Importing it loads none of the engines: each is imported where it is
 used, and `MissingExtraError` names the extra to install where it is absent.
 """
 
@@ -11,8 +11,6 @@ from typing import Any
 
 from precrop.export.front import Exported as Exported
 from precrop.export.front import export as export
-from precrop.export.latency import Latency as Latency
-from precrop.export.latency import measure_latency as measure_latency
 from precrop.export.onnx import OnnxFile as OnnxFile
 from precrop.export.onnx import export_onnx as export_onnx
 

@@ -16,7 +16,8 @@ from torch import nn
 import precrop
 from precrop.crop_plan import CropPlan
 from precrop.errors import RecipeError
-from precrop.export import export_onnx, measure_latency
+from precrop.export import export_onnx
+from precrop.export.bench import bench
 from precrop.export.extras import require
 from precrop.files import replacing, write_atomically
 from precrop.recipes.data import ImageData, load_data
@@ -212,8 +213,12 @@ class _Run:
             )
         if export.latency is not None:
             with self.console.status("timing in ONNX Runtime"):
-                timed = measure_latency(paths, **export.latency.model_dump())
-            found = [replace(v, latency_ms=timed[v.name].median_ms, latency_p99_ms=timed[v.name].p99_ms) for v in found]
+                asked = export.latency
+                timed = bench(
+                    paths, batch=asked.batch, threads=asked.threads, rounds=asked.repeats, warmup=asked.warmup
+                )
+            rows = {row.name: row for row in timed.rows}
+            found = [replace(v, latency_ms=rows[v.name].median_ms, latency_p99_ms=rows[v.name].p99_ms) for v in found]
         return found
 
     def reported(self, result: RunResult) -> None:
