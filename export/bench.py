@@ -6,6 +6,7 @@ spread and the realised share (`precrop.export.timing`).
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -22,9 +23,10 @@ from torch import nn
 
 from precrop.errors import ExportError
 from precrop.export.backends import Backend, BuildSettings, LayerTime, Runner, RunSettings, backend_named, named
+from precrop.export.calibration import calibration_batches
 from precrop.export.extras import require
-from precrop.export.front import checked_batch, image_shape
-from precrop.export.graph import count_macs, input_of, module_names, read_graph
+from precrop.export.front import checked_batch, checked_calibration, image_shape
+from precrop.export.graph import computes_in, count_macs, input_of, module_names, read_graph
 from precrop.export.machine import gpu, processor, versions
 from precrop.export.onnx import export_onnx
 from precrop.export.precision import checked_precision
@@ -106,7 +108,8 @@ def bench(
         backend: a name of `precrop.export.BACKENDS`.
         batch: images per run; each size is measured on its own.
         threads: threads within an operator, on a CPU.
-        precision: what the networks compute in. An ONNX file is run as it is.
+        precision: what the networks compute in; an ONNX file must have been exported so (OpenVINO computes in fp16
+            and bf16 from float32 files as well).
         device: ``"cpu"`` or ``"cuda"``; by default the backend's first.
         calibration: batches of images for int8.
         input_shape: one image's (C, H, W); by default found from each model.
@@ -130,6 +133,7 @@ def bench(
     for name, count, least in (("threads", threads, 1), ("rounds", rounds, 1), ("warmup", warmup, 0)):
         if count < least:
             raise ExportError(f"got {name}={count}; expected at least {least}.")
+    checked_calibration(precision, calibration)
     if device == "cuda" and not torch.cuda.is_available():
         raise ExportError(f"the backend {backend} is to run on an NVIDIA GPU, and PyTorch finds none here.")
     if not networks:
@@ -142,7 +146,15 @@ def bench(
             say(f"preparing {name}")
             place = Path(folder, str(len(prepared)))
             place.mkdir()
-            prepared.append(_Prepared(name, source, row, precision, calibration, input_shape, place, seed))
+            if isinstance(source, nn.Module):
+                network = copy.deepcopy(source).to("cpu", torch.float32).eval()
+                shape = image_shape(network, input_shape)
+                if precision == "int8" and not isinstance(calibration, list):
+                    # Read once: a loader that shuffles would give each network ranges of other images.
+                    calibration = calibration_batches(calibration, shape)
+                prepared.append(_of_network(name, network, shape, row, precision, calibration, place, seed))
+            else:
+                prepared.append(_of_file(name, Path(source), row, precision, place))
         settings = RunSettings(threads, device, precision)
         shapes = {entry.shape for entry in prepared}
         if len(shapes) > 1:
@@ -175,51 +187,18 @@ def bench(
     return BenchResult(tuple(rows), backend, precision, threads, device, rounds, warmup, machine, times_by_layer)
 
 
+@dataclass
 class _Prepared:
-    """A network as its backend runs it, and its multiply-adds."""
+    """A network as its backend runs it, and its multiply-adds; ``onnx`` where the backend reads a file."""
 
-    def __init__(
-        self,
-        name: str,
-        source: Source,
-        backend: Backend,
-        precision: str,
-        calibration: Any,
-        input_shape: Sequence[int] | None,
-        folder: Path,
-        seed: int,
-    ) -> None:
-        self.name, self.backend, self.precision, self.folder = name, backend, precision, folder
-        self.network: nn.Module | None = None
-        self.onnx: Path | None = None
-        if not isinstance(source, nn.Module):
-            self.onnx = Path(source)
-            graph = read_graph(self.onnx)
-            self.shape, self.macs = input_of(graph, self.onnx), count_macs(graph)
-            if backend.format is None:
-                raise ExportError(
-                    f"{self.onnx} is an ONNX file, which {backend.title} does not run. Pass its checkpoint, or choose "
-                    "onnxruntime, openvino or tensorrt."
-                )
-            return
-        from precrop import api
-
-        self.network = source
-        self.shape = image_shape(source.eval(), input_shape)
-        traced = api.inspect(source, self.shape)
-        self.macs = traced.size(traced.original).macs
-        if backend.format is not None:
-            self.onnx = folder / "network.onnx"
-            # OpenVINO halves the weights itself, from a float32 graph.
-            halved = backend.format == "openvino" and precision == "fp16"
-            export_onnx(
-                source,
-                self.onnx,
-                self.shape,
-                precision="fp32" if halved else precision,
-                calibration=calibration if precision == "int8" else None,
-                seed=seed,
-            )
+    name: str
+    backend: Backend
+    precision: str
+    folder: Path
+    shape: tuple[int, ...]
+    macs: int
+    network: nn.Module | None = None
+    onnx: Path | None = None
 
     def modules(self) -> dict[str, str]:
         """Names in the graph to the names of the network's modules."""
@@ -233,6 +212,54 @@ class _Prepared:
         path = self.folder / f"batch{size}{self.backend.suffixes[0]}"
         self.backend.build(self.onnx, path, BuildSettings(self.shape, (size,), self.precision))
         return path
+
+
+def _of_file(name: str, path: Path, backend: Backend, precision: str, folder: Path) -> _Prepared:
+    """An ONNX file."""
+    graph = read_graph(path)
+    if backend.format is None:
+        raise ExportError(
+            f"{path} is an ONNX file, which {backend.title} does not run. Pass its checkpoint, or choose onnxruntime, "
+            "openvino or tensorrt."
+        )
+    found = computes_in(graph)
+    # OpenVINO computes float32 files in what it is asked to.
+    if found != precision and (backend.format, found, precision == "int8") != ("openvino", "fp32", False):
+        raise ExportError(
+            f"{path} computes in {found}, and the precision is {precision}. Pass precision={found!r} (--precision "
+            f"{found}), or export the network in {precision}."
+        )
+    return _Prepared(name, backend, precision, folder, input_of(graph, path), count_macs(graph), onnx=path)
+
+
+def _of_network(
+    name: str,
+    network: nn.Module,
+    shape: tuple[int, ...],
+    backend: Backend,
+    precision: str,
+    calibration: Any,
+    folder: Path,
+    seed: int,
+) -> _Prepared:
+    """A network, exported if the backend reads files."""
+    from precrop import api
+
+    traced = api.inspect(network, shape)
+    prepared = _Prepared(name, backend, precision, folder, shape, traced.size(traced.original).macs, network)
+    if backend.format is not None:
+        prepared.onnx = folder / "network.onnx"
+        # OpenVINO halves the weights itself, from a float32 graph.
+        halved = backend.format == "openvino" and precision == "fp16"
+        export_onnx(
+            network,
+            prepared.onnx,
+            shape,
+            precision="fp32" if halved else precision,
+            calibration=calibration,
+            seed=seed,
+        )
+    return prepared
 
 
 def _row(entry: _Prepared, reference: _Prepared, size: int, taken_ms: np.ndarray[Any, Any], index: int) -> BenchRow:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -94,8 +95,7 @@ def export(
     backend = backend_for_format(to, path.suffix)
     checked_precision(precision, backend.writes, f"the format {backend.format}")
     sizes = checked_batch(batch)
-    if precision != "int8" and calibration is not None:
-        raise ExportError(f"calibration is for int8, and the precision is {precision}. Leave it out, or pass int8.")
+    checked_calibration(precision, calibration)
     if not path.parent.is_dir():
         raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
     require("onnx", "onnx", "onnxscript", "onnxruntime")
@@ -130,7 +130,10 @@ def export(
                 beside = stack.enter_context(replacing(path))
             assert backend.build is not None
             built = backend.build(graph.path, beside, BuildSettings(shape, sizes, precision))
-            images = calibration[:1] if precision == "int8" else parity_images(shape, seed, _parity_batches(sizes))
+            if precision == "int8":
+                images = [_within(calibration[0], sizes)]
+            else:
+                images = parity_images(shape, seed, _parity_batches(sizes))
             error_abs, scale, checked_in = _checked(frozen, backend, beside, images, precision, graph)
             check_parity(type(model).__name__, f"file for {backend.title}", precision, error_abs, scale, tolerance)
             size_bytes = sum(file.stat().st_size for file in (beside, *backend.companions(beside)))
@@ -218,9 +221,20 @@ def checked_batch(batch: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
+def checked_calibration(precision: str, calibration: Any) -> None:
+    """Raise `ExportError` for calibration data that the precision has no use for."""
+    if precision != "int8" and calibration is not None:
+        raise ExportError(f"calibration is for int8, and the precision is {precision}. Leave it out, or pass int8.")
+
+
 def _parity_batches(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The batch sizes of the check, within those built for."""
     return tuple(sorted({min(max(n, sizes[0]), sizes[-1]) for n in PARITY_BATCHES}))
+
+
+def _within(images: Any, sizes: tuple[int, ...]) -> Any:
+    """As many of these images as are built for, repeated where they are too few."""
+    return np.resize(images, (min(max(len(images), sizes[0]), sizes[-1]), *images.shape[1:]))
 
 
 def _checked(

@@ -46,6 +46,18 @@ def input_of(model: Any, path: str | Path) -> tuple[int, ...]:
     return tuple(dims)
 
 
+def computes_in(model: Any) -> str:
+    """The precision of a graph, by its quantize nodes and the type of its layers' weights."""
+    from onnx import TensorProto
+
+    if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
+        return "int8"
+    layers = {name for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul") for name in node.input}
+    types = {entry.data_type for entry in model.graph.initializer if entry.name in layers}
+    narrow = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
+    return next((precision for kind, precision in narrow.items() if kind in types), "fp32")
+
+
 def count_macs(model: Any) -> int:
     """Multiply-adds of one image."""
     import onnx

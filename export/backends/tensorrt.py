@@ -9,6 +9,7 @@ cache would change nothing and make it ask for one.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -68,7 +69,7 @@ def build(onnx: Path, path: Path, settings: BuildSettings) -> dict[str, Any]:
     trt = package()
     with _messages(trt) as errors:
         logger = _loggers[trt.__name__]
-        builder = trt.Builder(logger)
+        builder = _made(trt.Builder, logger, errors, "a builder")
         # Version 10 must be told; 11 knows nothing else, and takes the flag as before.
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger)
@@ -97,6 +98,17 @@ def build(onnx: Path, path: Path, settings: BuildSettings) -> dict[str, Any]:
     }
 
 
+def _made(kind: Any, logger: Any, errors: list[str], what: str) -> Any:
+    """A builder or a runtime; raises `ExportError` where the package cannot make one, as without a driver."""
+    try:
+        return kind(logger)
+    except TypeError as error:  # what the bindings make of a null pointer
+        raise ExportError(
+            f"TensorRT cannot make {what}: {telling(errors) or error}. It needs an NVIDIA GPU and its driver here; "
+            "TensorRT for RTX builds engines without: pip install 'precrop[tensorrt-rtx]'."
+        ) from error
+
+
 def batch_range(batch: tuple[int, ...]) -> tuple[int, int, int]:
     """The least, the middle and the largest of the batch sizes: what an optimization profile is made of."""
     ordered = sorted(batch)
@@ -117,14 +129,19 @@ def _timing_cache(trt: Any, config: Any, path: Path) -> Path | None:
 
 def _refused(parser: Any, onnx: Path) -> str:
     """The parser's own message, with the operator, the node and the module that it came from."""
-    modules = module_names(read_graph(onnx))
+    graph = read_graph(onnx)
+    modules = module_names(graph)
     faults = []
     for index in range(parser.num_errors):
         error = parser.get_error(index)
-        node = error.node_name() or f"number {error.node()}"
-        where = f" of layer {modules[node]}" if modules.get(node) else ""
         message = telling(error.desc().splitlines()) or "no reason given"
-        faults.append(f"operator {error.node_operator() or 'unknown'} (node {node}{where}): {message}")
+        operator, node = error.node_operator(), error.node_name()
+        if not node:  # a constant that cannot be read: told by the node that takes it
+            words = set(re.split(r"\W+", message))
+            taker = next((entry for entry in graph.graph.node if words & set(entry.input)), None)
+            operator, node = (taker.op_type, taker.name) if taker is not None else ("unknown", f"{error.node()}")
+        where = f" of layer {modules[node]}" if modules.get(node) else ""
+        faults.append(f"operator {operator} (node {node}{where}): {error.code().name}: {message}")
     return (
         f"TensorRT's parser refuses the network: {'; '.join(faults) or 'it says nothing of why'}. Replace the operator "
         "in the network, or run the ONNX file in ONNX Runtime."
@@ -221,7 +238,7 @@ def load(path: Path) -> tuple[ModuleType, Any]:
     trt: Any = package(made_by.get("package"))
     built = f"{path} was built by {made_by.get('package')} {made_by.get('package_version')}"
     with _messages(trt) as errors:
-        runtime = trt.Runtime(_loggers[trt.__name__])
+        runtime = _made(trt.Runtime, _loggers[trt.__name__], errors, "a runtime")
         engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is not None:
         return trt, engine
