@@ -208,6 +208,8 @@ class _Prepared:
         """What a runner is given: the network, or a file built for this batch size."""
         if self.onnx is None:
             return self.network
+        if self.backend.format == "onnx":
+            return self.onnx
         assert self.backend.build is not None
         path = self.folder / f"batch{size}{self.backend.suffixes[0]}"
         self.backend.build(self.onnx, path, BuildSettings(self.shape, (size,), self.precision))

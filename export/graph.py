@@ -120,7 +120,7 @@ def module_names(model: Any) -> dict[str, str]:
 WEIGHT = re.compile(r"(?:network\.)?(.+?)\.weight")
 FUSED = ("Relu", "Clip", "HardSwish", "HardSigmoid")
 # What engines append to a name when they lay out, quantize or split a node, and how they join names of fused ones.
-APPENDED = re.compile(r"(_nchwc|_token_\d+|/duplicated\S*|_(Quantize|Dequantize)Linear\S*|_quant\S*)+$")
+APPENDED = re.compile(r"(_nchwc|_token_\d+|/\S*|_(Quantize|Dequantize)Linear\S*|_quant\S*)+$")
 JOINED = re.compile(r"[\s+,()\[\]]+")
 
 

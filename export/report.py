@@ -46,8 +46,8 @@ def machine_line(result: BenchResult) -> str:
         where = f"{found['name']}, driver {found['driver']}, SM clock {found['clocks.sm']} of {found['clocks.max.sm']}"
     else:
         where = f"{machine['processor']}, {result.threads} thread{'s' if result.threads > 1 else ''}"
-    kept = ("torch", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx-cu13")
-    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in kept if name in machine["versions"])
+    kept = [name for name in machine["versions"] if name == "torch" or name.startswith(result.backend)]
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in kept)
     return f"{result.backend}, {result.precision}, {result.rounds} rounds; {where}; {versions}"
 
 

@@ -146,8 +146,7 @@ def bench(
     built: dict[str, Any] = {}
     with console.status("building the networks") as status:
         for name in networks:
-            source = Path(name) if name.endswith(".onnx") else build_model(name, model_arg)
-            built[_unused(name, built)] = source
+            built[_unused(name, built)] = _network(name, model_arg)
         shape = parsed_shape(input_shape)
         if calibration is not None:
             shape = _image_shape(next((m for m in built.values() if not isinstance(m, Path)), None), input_shape, True)
@@ -217,6 +216,21 @@ def _calibration(name: str | None, root: str | None, shape: Sequence[int] | None
         raise type(error)(
             str(error).replace("--data", "--calibration").replace("--calibration-root", "--data-root")
         ) from error
+
+
+def _network(name: str, model_arg: list[str] | None) -> Any:
+    """An ONNX file's path, or the network of a MODEL name or a checkpoint."""
+    from precrop.export.backends import BACKENDS
+
+    suffix = Path(name).suffix
+    if suffix == ".onnx":
+        return Path(name)
+    if any(suffix in row.suffixes for row in BACKENDS.values()):
+        raise ExportError(
+            f"{name} is an engine, which does not tell its MACs, and bench builds its own. Expected a checkpoint, a "
+            "MODEL name or an .onnx file."
+        )
+    return build_model(name, model_arg)
 
 
 def _unused(name: str, taken: dict[str, Any]) -> str:

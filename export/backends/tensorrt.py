@@ -231,10 +231,10 @@ def load(path: Path) -> tuple[ModuleType, Any]:
         raise ExportError(f"{path}: no such file. Expected an engine that precrop export wrote.")
     beside = path.with_name(path.name + ".json")
     try:
-        facts: dict[str, Any] = json.loads(beside.read_text()) if beside.is_file() else {}
-    except ValueError:
-        facts = {}
-    made_by = facts.get("build", {})
+        facts = json.loads(beside.read_text()) if beside.is_file() else {}
+        made_by = facts.get("build") or {}
+    except (OSError, ValueError, AttributeError):  # of something else, or damaged
+        facts, made_by = {}, {}
     trt: Any = package(made_by.get("package"))
     built = f"{path} was built by {made_by.get('package')} {made_by.get('package_version')}"
     with _messages(trt) as errors:

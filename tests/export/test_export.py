@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from support_export import CONVOLUTIONS, SHAPE, SmallNet, images, small_net, warmed, with_a_full_disk
+from support_export import CONVOLUTIONS, SHAPE, SmallNet, images, needs_openvino, small_net, warmed, with_a_full_disk
 from torch.utils.data import DataLoader, TensorDataset
 
 import precrop
@@ -42,7 +42,7 @@ def run(path, batch, precision="fp32"):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
-@pytest.mark.parametrize("suffix", [".onnx", ".xml"])
+@pytest.mark.parametrize("suffix", [".onnx", pytest.param(".xml", marks=needs_openvino)])
 def test_a_file_gives_pytorchs_outputs(net, tmp_path, suffix, precision):
     path = tmp_path / f"net{suffix}"
     done = export(net, path, precision)
@@ -64,14 +64,19 @@ def test_precision_is_in_the_graph(net, tmp_path):
     weights = {}
     for precision in ("fp32", "fp16", "bf16", "int8"):
         graph = onnx.load(export(net, tmp_path / f"{precision}.onnx", precision).path).graph
-        assert [entry.type.tensor_type.elem_type for entry in (*graph.input, *graph.output)] == [onnx.TensorProto.FLOAT] * 2
+        assert [entry.type.tensor_type.elem_type for entry in (*graph.input, *graph.output)] == [
+            onnx.TensorProto.FLOAT
+        ] * 2
         taken = {node.input[1] for node in graph.node if node.op_type in ("Conv", "Gemm")}
-        taken |= {node.input[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.output[0] in taken}
+        taken |= {
+            node.input[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.output[0] in taken
+        }
         weights[precision] = {entry.data_type for entry in graph.initializer if entry.name in taken}
     kinds = onnx.TensorProto
     assert weights == {"fp32": {kinds.FLOAT}, "fp16": {kinds.FLOAT16}, "bf16": {kinds.BFLOAT16}, "int8": {kinds.INT8}}
 
 
+@needs_openvino
 def test_the_error_told_is_the_error_of_the_file(net, tmp_path):
     done = export(net, tmp_path / "net.xml", "fp16", batch=(1, 4), seed=3)
     seen, largest = 0.0, 0.0
@@ -84,6 +89,7 @@ def test_the_error_told_is_the_error_of_the_file(net, tmp_path):
     assert done.checked_in == "OpenVINO"
 
 
+@needs_openvino
 def test_the_sidecar_says_what_the_file_is(tmp_path):
     torch.manual_seed(0)
     small = precrop.precrop(SmallNet(), params=0.5, input_shape=SHAPE)
@@ -148,10 +154,16 @@ def test_int8_is_checked_on_as_many_images_as_are_built_for():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"path": "net.pt"}, r"cannot tell the format from the suffix '\.pt'; expected one of onnx \(\.onnx\), openvino"),
+        (
+            {"path": "net.pt"},
+            r"cannot tell the format from the suffix '\.pt'; expected one of onnx \(\.onnx\), openvino",
+        ),
         ({"to": "tflite"}, r"unknown format 'tflite'; expected one of onnx .*tensorrt \(\.plan, \.engine\)"),
         ({"to": "openvino"}, r"a file of openvino ends in \.xml, got '\.onnx'"),
-        ({"precision": "fp8"}, r"unknown precision 'fp8': the format onnx has no fp8; expected one of fp32, fp16, bf16"),
+        (
+            {"precision": "fp8"},
+            r"unknown precision 'fp8': the format onnx has no fp8; expected one of fp32, fp16, bf16",
+        ),
         ({"precision": "int8"}, r"int8 needs data.*Pass calibration="),
         ({"calibration": [images(2)]}, "calibration is for int8, and the precision is fp32"),
         ({"batch": 0}, r"batch is 0; expected positive whole numbers such as \(1, 8, 32\)"),
@@ -176,7 +188,7 @@ def test_not_a_network(tmp_path):
         precrop.export("resnet18", tmp_path / "net.onnx")
 
 
-@pytest.mark.parametrize("name", ["net.onnx", "net.xml"])
+@pytest.mark.parametrize("name", ["net.onnx", pytest.param("net.xml", marks=needs_openvino)])
 def test_a_failing_export_leaves_the_older_files(net, tmp_path, name):
     export(net, tmp_path / name)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -185,7 +197,7 @@ def test_a_failing_export_leaves_the_older_files(net, tmp_path, name):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["net.onnx", "net.xml"])
+@pytest.mark.parametrize("name", ["net.onnx", pytest.param("net.xml", marks=needs_openvino)])
 def test_a_full_disk_leaves_the_older_files(net, tmp_path, monkeypatch, name):
     export(net, tmp_path / name)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

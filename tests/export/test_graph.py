@@ -77,6 +77,7 @@ def test_each_convolution_is_told_by_its_module(graphs, precision):
         ("conv_nchwc", "stem"),
         ("conv_token_3", "stem"),
         ("conv/duplicated_0", "stem"),
+        ("conv/WithoutBiases/DequantizationMultiply", "stem"),
         ("conv_QuantizeLinear_1", "stem"),
         ("out + conv", "stem"),
         ("[relu] [conv]", "stem"),
@@ -103,7 +104,9 @@ def test_a_graph_of_two_inputs_or_a_free_size_is_refused(tmp_path):
             return a + b
 
     one = torch.zeros(2, 3)
-    torch.onnx.export(Pair().eval(), (one, one), tmp_path / "pair.onnx", dynamo=True, external_data=False, verbose=False)
+    torch.onnx.export(
+        Pair().eval(), (one, one), tmp_path / "pair.onnx", dynamo=True, external_data=False, verbose=False
+    )
     with pytest.raises(ExportError, match=r"pair\.onnx takes 2 inputs.*expected one input \(N, C, H, W\)"):
         input_of(read_graph(tmp_path / "pair.onnx"), "pair.onnx")
     graph = onnx.load(export_onnx(warmed(SmallNet()), tmp_path / "net.onnx", SHAPE).path)

@@ -28,7 +28,9 @@ def test_the_speedup_is_the_median_over_rounds_not_of_medians():
     found = speedup(reference, own)
     assert found.median == pytest.approx(2.0)  # of 2, 3 and 0.5
     assert (found.low, found.high) == pytest.approx((0.65, 2.9))
-    assert speedup(reference[:2], np.array([40.0, 15.0])).median == pytest.approx((0.25 + 2) / 2)  # the medians: 20 / 27.5
+    assert speedup(reference[:2], np.array([40.0, 15.0])).median == pytest.approx(
+        (0.25 + 2) / 2
+    )  # the medians: 20 / 27.5
     # Rounds in which the machine was slow for both leave it as it is.
     drift = np.array([1.0, 7.0, 3.0])
     assert speedup(reference * drift, own * drift) == found

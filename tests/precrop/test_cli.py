@@ -2,22 +2,9 @@ import subprocess
 import sys
 
 import pytest
+from support_cli import run
 
-from precrop import CropPlan, cli, load
-
-
-def run(capsys, *args):
-    """Run the command line in this process; exit status, output, errors."""
-    old, sys.argv = sys.argv, ["precrop", *map(str, args)]
-    try:
-        cli.main()
-        status = 0
-    except SystemExit as leave:
-        status = leave.code
-    finally:
-        sys.argv = old
-    out, err = capsys.readouterr()
-    return status, out, err
+from precrop import CropPlan, load
 
 
 def test_inspect_lists_free_and_fixed_widths(capsys):

@@ -2,10 +2,13 @@
 
 import dataclasses
 import resource
+from importlib.util import find_spec
 
+import pytest
 import torch
 from torch import nn
 
+needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 SHAPE = (3, 16, 16)
 CONVOLUTIONS = ("stem", "depthwise", "pointwise")
 
