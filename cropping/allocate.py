@@ -9,8 +9,10 @@ import numpy as np
 
 from precrop.crop_plan import Budget
 from precrop.cropping.graph import Array, WidthGraph
-from precrop.cropping.paths import PATHS, WidthPath, density_path, log_densities_of
-from precrop.cropping.rounding import WITHIN, first_fit, ladder
+from precrop.cropping.ladders import alignment, ladder
+from precrop.cropping.paths import PATHS, Request, WidthPath, density_path, log_densities_of
+from precrop.cropping.rounding import WITHIN, first_fit
+from precrop.cropping.targets import TARGETS
 from precrop.errors import BudgetError, PrecropError
 from precrop.scoring.run import scorer_named
 
@@ -24,25 +26,28 @@ def allocate(
     scorer: str | Mapping[str, float] = "synexp",
     round_to: int | None = None,
     widen: bool = False,
+    target: str | None = None,
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Widths (channels by width name) that meet ``budget`` from below, and notes for the user.
 
-    ``scorer`` is a name of `PATHS`, or a mapping of layer name to density in (0, 1].
+    ``scorer`` is a name of `PATHS`, or a mapping of layer name to density in (0, 1]; ``target`` a name of `TARGETS`.
     Raises `BudgetError` when even the smallest network exceeds a cap, `PrecropError` for a
     network without a free width and for a scorer or layer that does not exist.
     """
     if not graph.widths:
         raise PrecropError(_nothing_to_crop(graph))
-    path = _path(graph, budget, scorer, widen)
+    aim = None if target is None else TARGETS[target]
+    unit = alignment(graph.widths, None if aim is None else aim.unit)
+    ladders = [ladder(w, w.size * (_WIDEST if widen else 1), round_to, unit) for w in graph.widths]
+    path = _path(Request(graph, budget, ladders, widen, 0.0 if aim is None else aim.traffic), scorer)
     caps = {"params": budget.params, "macs": budget.macs}
     if not widen and all(cap is None or cap >= 1 for cap in caps.values()):
         return graph.original, ()
     used = _share_used(graph, caps)
-    highest = [w.size * (_WIDEST if widen else 1) for w in graph.widths]
-    lowest = [ladder(w, round_to, top)[0] for w, top in zip(graph.widths, highest, strict=True)]
+    lowest = [int(steps.rungs[0]) for steps in ladders]
     if used(np.array(lowest, float)) > 1:
         raise BudgetError(_out_of_reach(graph, dict(zip(graph.original, lowest, strict=True)), caps, round_to))
-    fit = first_fit(graph.widths, path, used, round_to, highest)
+    fit = first_fit(graph.widths, path, used, ladders, refine=round_to is None)
     notes: list[str] = []
     if fit.used < WITHIN:
         what = f"round_to={round_to}" if round_to else "the widths' units"
@@ -50,7 +55,7 @@ def allocate(
     return dict(zip(graph.original, map(int, fit.widths), strict=True)), tuple(notes)
 
 
-def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], widen: bool) -> WidthPath:
+def _path(request: Request, scorer: str | Mapping[str, float]) -> WidthPath:
     if isinstance(scorer, str):
         if scorer not in PATHS:
             scorer_named(scorer)
@@ -58,8 +63,8 @@ def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], 
                 f"scorer {scorer!r} is measured on the network, and its sizes alone were given. Pass the densities "
                 "that precrop.score returns."
             )
-        return PATHS[scorer](graph, budget, widen)
-    names = [layer.name for layer in graph.layers]
+        return PATHS[scorer](request)
+    names = [layer.name for layer in request.graph.layers]
     for name, density in scorer.items():
         if name not in names:
             near = get_close_matches(name, names, n=1)
@@ -67,11 +72,11 @@ def _path(graph: WidthGraph, budget: Budget, scorer: str | Mapping[str, float], 
                 f"densities name no layer of this network: {name!r}."
                 f"{f' Did you mean {near[0]!r}?' if near else ''} `precrop inspect` lists all."
             )
-        if not (isinstance(density, (int, float)) and density > 0 and (widen or density <= 1)):
+        if not (isinstance(density, (int, float)) and density > 0 and (request.widen or density <= 1)):
             raise PrecropError(
                 f"the density of {name} is {density!r}; expected the kept share of its weights, 0 < density <= 1."
             )
-    return density_path(graph, budget, log_densities_of(graph, scorer), widen)
+    return density_path(request, log_densities_of(request.graph, scorer))
 
 
 def _share_used(graph: WidthGraph, caps: Mapping[str, float | None]) -> Callable[[Array], Array]:

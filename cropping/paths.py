@@ -15,7 +15,7 @@ budget asked, so a larger budget lies further along it; `precrop.cropping.roundi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from precrop.crop_plan import Budget
 from precrop.cropping.graph import WidthGraph
+from precrop.cropping.ladders import Ladder
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import as_polynomial
 from precrop.scoring import synexp
@@ -32,6 +33,20 @@ Array = NDArray[np.float64]
 _POINTS = 120
 _SLOPES = np.linspace(-1, 1, 11)
 _TILTS = np.array([0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a path is made for: the network, the caps, the sizes that its widths may take, whether they may grow.
+
+    ``traffic`` in [0, 1] is the part of a multiply-add's price that is put on output elements instead.
+    """
+
+    graph: WidthGraph
+    budget: Budget
+    ladders: Sequence[Ladder]
+    widen: bool = False
+    traffic: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,14 +83,14 @@ def _degree(params: Polynomial) -> int:
     return max(map(len, params.terms), default=0)
 
 
-def uniform_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
+def uniform_path(request: Request) -> WidthPath:
     """One width multiplier everywhere: the control that every other result is compared with."""
-    lowest = -np.log(max(w.size for w in graph.widths)) - 1
-    ratios = np.linspace(lowest, 0, _POINTS)
-    return WidthPath(np.repeat(ratios[:, None], len(graph.widths), axis=1))
+    widths = request.graph.widths
+    ratios = np.linspace(-np.log(max(w.size for w in widths)) - 1, 0, _POINTS)
+    return WidthPath(np.repeat(ratios[:, None], len(widths), axis=1))
 
 
-def density_path(graph: WidthGraph, budget: Budget, log_p: Array, widen: bool) -> WidthPath:
+def density_path(request: Request, log_p: Array) -> WidthPath:
     r"""The path of given layerwise densities: their widths times one scale.
 
     One scale uses up one cap. With both parameters and multiply-adds capped the densities are tilted as well, by
@@ -85,14 +100,15 @@ def density_path(graph: WidthGraph, budget: Budget, log_p: Array, widen: bool) -
 
     with the t at which both caps are used up.
     """
+    graph, budget = request.graph, request.budget
     shares = shares_of_ends(graph)
     if budget.params is None or budget.macs is None:
-        return _scaled(graph, shares @ log_p, widen)
-    params, macs = _costs(graph)
+        return _scaled(graph, shares @ log_p, request.widen)
+    params, macs, _ = _costs(graph)
     with np.errstate(divide="ignore"):
         lean = np.log(macs / macs.sum()) - np.log(params / params.sum())
     lean[~np.isfinite(lean)] = 0.0
-    return _balanced(graph, [_scaled(graph, shares @ (log_p - t * lean), widen) for t in _SLOPES], budget)
+    return _balanced(request, [_scaled(graph, shares @ (log_p - t * lean), request.widen) for t in _SLOPES])
 
 
 def _scaled(graph: WidthGraph, ratios: Array, widen: bool) -> WidthPath:
@@ -102,24 +118,39 @@ def _scaled(graph: WidthGraph, ratios: Array, widen: bool) -> WidthPath:
     return WidthPath(path if widen else np.minimum(path, 0.0))
 
 
-def synexp_path(graph: WidthGraph, budget: Budget, widen: bool) -> WidthPath:
-    """SynExp's widths at every water level.
+def synexp_path(request: Request) -> WidthPath:
+    r"""SynExp's widths at every water level.
 
     With both parameters and multiply-adds capped, the price is tilted between them at each
     level so that both caps are used up together, where the network allows it.
+
+    For a target a multiply-add's price is in part that of the elements it makes. Where an engine spends its time on
+    moving them, a layer's :math:`f_l` stands for less of its time than its output elements :math:`o_l`, so the price is
+
+    .. math:: f_l' = (1 - \kappa) \frac{f_l}{\sum f} + \kappa \frac{o_l}{\sum o},
+
+    with :math:`\kappa` the request's ``traffic``. The caps stay what they are; the crop of the same multiply-adds is
+    narrower where the images are large.
     """
-    params, macs = _costs(graph)
+    graph, budget = request.graph, request.budget
+    params, macs, elements = _costs(graph)
+    time = (1 - request.traffic) * macs / macs.sum() + request.traffic * elements / elements.sum()
     shares = shares_of_ends(graph)
+
+    def tilted(tilt: float) -> WidthPath:
+        return _one_tilt(params, time, shares, graph, tilt, request.widen)
+
     if budget.macs is None or budget.params is None:
-        return _one_tilt(params, macs, shares, graph, 0.0 if budget.macs is None else 1.0, widen)
-    return _balanced(graph, [_one_tilt(params, macs, shares, graph, t, widen) for t in _TILTS], budget)
+        return tilted(0.0 if budget.macs is None else 1.0)
+    return _balanced(request, [tilted(tilt) for tilt in _TILTS])
 
 
-def _costs(graph: WidthGraph) -> tuple[Array, Array]:
-    """Each layer's present parameters and multiply-adds, (L,) each."""
+def _costs(graph: WidthGraph) -> tuple[Array, Array, Array]:
+    """Each layer's present parameters, multiply-adds and output elements, (L,) each."""
     now = graph.values(graph.original).__getitem__
-    costs = [(layer.params.evaluate(now), layer.macs.evaluate(now)) for layer in graph.layers]
-    return np.array([a for a, _ in costs], float), np.array([f for _, f in costs], float)
+    costs = [[cost.evaluate(now) for cost in (layer.params, layer.macs, layer.activations)] for layer in graph.layers]
+    params, macs, elements = np.array(costs, float).T
+    return params, macs, elements
 
 
 def _one_tilt(params: Array, macs: Array, shares: Array, graph: WidthGraph, tilt: float, widen: bool) -> WidthPath:
@@ -132,13 +163,14 @@ def _one_tilt(params: Array, macs: Array, shares: Array, graph: WidthGraph, tilt
     return WidthPath(synexp.log_densities(params, macs, level, tilt, widen) @ shares.T)
 
 
-def _balanced(graph: WidthGraph, paths: list[WidthPath], budget: Budget) -> WidthPath:
-    """Join paths of different tilts into the one on which both caps fill up together."""
+def _balanced(request: Request, paths: list[WidthPath]) -> WidthPath:
+    """Join paths of different tilts into the one on which both caps fill up together, in whole channels."""
+    graph, budget = request.graph, request.budget
     assert budget.params is not None and budget.macs is not None
     sizes = np.array([w.size for w in graph.widths], float)
-    lowest = np.array([w.minimum for w in graph.widths], float)
     ratios = np.stack([path.log_ratio for path in paths])  # (T, K, G)
-    widths = np.maximum(sizes * np.exp(ratios), lowest)
+    real = sizes * np.exp(ratios)
+    widths = np.stack([steps.rounded(real[..., g]) for g, steps in enumerate(request.ladders)], axis=-1)
     top = max(budget.params, budget.macs)
     now = graph.size(graph.original)
     fill_params = graph.compiled(graph.params)(widths) / now.params / (budget.params / top)
@@ -167,7 +199,7 @@ def _rows(ratios: Array, path: NDArray[np.intp], at: Array) -> Array:
     return np.asarray(below + (at - k)[:, None] * (above - below))
 
 
-PATHS: dict[str, Callable[[WidthGraph, Budget, bool], WidthPath]] = {
+PATHS: dict[str, Callable[[Request], WidthPath]] = {
     "synexp": synexp_path,
     "uniform": uniform_path,
 }

@@ -1,11 +1,7 @@
 """From a path of real widths to whole channels that meet the budget from below.
 
-Every width climbs a *ladder* of sizes: one channel, then multiples of a power of two that
-grows with the size (8 from 32 channels, 16 from 128), since kernels run at full
-speed only on aligned widths. With ``round_to`` the ladder has multiples of that alone. The path says in
-which order the rungs of all ladders are climbed.
-
-The budget is then met by *first fit*: climb the rungs in that order as far as they fit; then
+Every width climbs a ladder (`precrop.cropping.ladders`); the path says in which order the rungs of all ladders are
+climbed. The budget is then met by *first fit*: climb the rungs in that order as far as they fit; then
 the next rung of every width that still fits, then the one after, and stop within half a percent of
 the cap. If the rungs left are too coarse, half rungs follow, then quarters (not with ``round_to``).
 
@@ -19,42 +15,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precrop.cropping.graph import FreeWidth
+from precrop.cropping.ladders import Ladder
 from precrop.cropping.paths import WidthPath
 
 Array = NDArray[np.float64]
 
 CLOSE_ENOUGH = 0.995
 WITHIN = 0.99
-
-
-def unit_for(size: int) -> int:
-    """The channels by which a width of about this size changes: 16, 8, 4, 2 or 1."""
-    return next(unit for least, unit in ((128, 16), (32, 8), (16, 4), (8, 2), (0, 1)) if size >= least)
-
-
-def ladder(width: FreeWidth, round_to: int | None, highest: int) -> list[int]:
-    """The sizes that a width may take, ascending, up to ``highest`` channels."""
-    multiple = width.multiple
-    if round_to is not None:
-        step = multiple * round_to // gcd(multiple, round_to)
-        low = -(-width.minimum // step) * step
-        rungs = list(range(low, highest + 1, step))
-        return rungs or [width.size]  # narrower than one unit: it stays
-    rungs, size = [], width.minimum
-    while size < highest:
-        rungs.append(size)
-        unit = unit_for(size)
-        step = multiple * unit // gcd(multiple, unit)
-        if step > max(multiple, size // 4):  # an odd multiple (55 groups): aligning it would be too coarse
-            step = multiple
-        size = (size // step + 1) * step
-    return [*rungs, highest]
 
 
 @dataclass
@@ -69,17 +41,16 @@ def first_fit(
     widths: Sequence[FreeWidth],
     path: WidthPath,
     used: Callable[[Array], Array],
-    round_to: int | None,
-    highest: Sequence[int],
+    ladders: Sequence[Ladder],
+    refine: bool = True,
 ) -> Fit:
     """Whole channels along ``path`` under the caps.
 
     ``used(w)`` takes widths (..., G) to the share used of the tighter cap (1 is full). The
-    smallest network must fit: ``used`` of the lowest rungs is at most one.
+    smallest network must fit: ``used`` of the lowest rungs is at most one. ``refine`` allows parts of rungs at the end.
     """
-    ladders = [ladder(w, round_to, top) for w, top in zip(widths, highest, strict=True)]
     order = _climbs(widths, path, ladders)
-    state = np.array([rungs[0] for rungs in ladders], float)
+    state = np.array([steps.rungs[0] for steps in ladders])
 
     climbed, sizes = np.array([g for g, _ in order], int), np.array([size for _, size in order], float)
 
@@ -103,19 +74,19 @@ def first_fit(
         if g not in full:
             share = _climb(state, g, size, used, share, full)
 
-    if round_to is None:
+    if refine:
         split = 2
         while share < WITHIN and split <= 16:
             for g, width in enumerate(widths):
-                step = unit_for(int(state[g])) // split // width.multiple * width.multiple or width.multiple
-                target = min(state[g] + step, highest[g])
+                step = ladders[g].step_at(state[g]) // split // width.multiple * width.multiple or width.multiple
+                target = min(state[g] + step, ladders[g].rungs[-1])
                 if share < CLOSE_ENOUGH and target > state[g]:
                     share = _climb(state, g, target, used, share, set())
             split *= 2
     return Fit(state.astype(np.int64), share)
 
 
-def _by_rounds(climbs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _by_rounds(climbs: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """The next rung of every width, then the one after of every width: none runs far ahead of the path."""
     seen: Counter[int] = Counter()
     numbered = []
@@ -136,12 +107,10 @@ def _climb(state: Array, g: int, size: float, used: Callable[[Array], Array], sh
     return share
 
 
-def _climbs(widths: Sequence[FreeWidth], path: WidthPath, ladders: list[list[int]]) -> list[tuple[int, int]]:
+def _climbs(widths: Sequence[FreeWidth], path: WidthPath, ladders: Sequence[Ladder]) -> list[tuple[int, float]]:
     """All rungs above the lowest in the order in which the path rounds up to them."""
     climbs = []
-    for g, (width, rungs) in enumerate(zip(widths, ladders, strict=True)):
-        sizes = np.array(rungs, float)
-        halfway = (sizes[:-1] + sizes[1:]) / 2
-        points = path.reached_at(g, np.log(halfway / width.size)).tolist()
-        climbs += [(point, k, g, rungs[k]) for k, point in enumerate(points, start=1)]
+    for g, (width, steps) in enumerate(zip(widths, ladders, strict=True)):
+        points = path.reached_at(g, np.log(steps.taken_from / width.size)).tolist()
+        climbs += [(point, k, g, steps.rungs[k]) for k, point in enumerate(points, start=1)]
     return [(g, size) for _, _, g, size in sorted(climbs)]

@@ -21,6 +21,7 @@ from precrop.inputs import (
     checked_model,
     checked_names,
     checked_round_to,
+    checked_target,
     input_shapes,
 )
 from precrop.scoring.densities import Densities
@@ -38,6 +39,7 @@ def precrop(
     scorer: Scorer = "synexp",
     data: Any = None,
     round_to: int | None = None,
+    target: str | None = None,
     ignore: Iterable[str] = (),
     input_shape: Sequence[int] | None = None,
     widen: bool = False,
@@ -63,7 +65,11 @@ def precrop(
             scorer's name means ``scorer=score(model, name, density, data=data)`` with the budget's
             share as the density, the smaller of the two where both are capped.
         data: batches of (images, labels) for a scorer that needs them; not used by one that needs none.
-        round_to: widths become multiples of this; by default of 1 to 16, growing with the width.
+        round_to: widths become multiples of this; by default of 16 in a network with a layer of 128 channels or
+            more, and of 1 to 8, growing with the width, in a narrower one.
+        target: the engine that the crop is made for, a name of `TARGETS` such as ``"onnxruntime"``: its unit of
+            widths, whatever the network's, and with ``"synexp"`` a share of the multiply-adds' price put on what
+            the engine's time is spent on (`precrop.cropping.paths.synexp_path`). The caps stay what they are.
         ignore: layers whose output width stays; a module name or a pattern means all layers in it.
         input_shape: one image's (C, H, W); by default that of the data or the densities, else found from the model.
         widen: let layers grow beyond their own width at the same budget (PreConfig).
@@ -74,7 +80,7 @@ def precrop(
         ScoreError: a scorer that misses its data, or cannot score with it.
         PrecropError: anything else that is wrong with the input; the base class of all.
     """
-    graph, plan_ = _plan(model, ratio, params, macs, scorer, data, round_to, ignore, input_shape, widen)
+    graph, plan_ = _plan(model, ratio, params, macs, scorer, data, round_to, target, ignore, input_shape, widen)
     return _build(model, graph, plan_)
 
 
@@ -87,12 +93,13 @@ def plan(
     scorer: Scorer = "synexp",
     data: Any = None,
     round_to: int | None = None,
+    target: str | None = None,
     ignore: Iterable[str] = (),
     input_shape: Sequence[int] | None = None,
     widen: bool = False,
 ) -> CropPlan:
     """The `CropPlan` that `precrop` would apply, without building the network; same arguments and errors."""
-    return _plan(model, ratio, params, macs, scorer, data, round_to, ignore, input_shape, widen)[1]
+    return _plan(model, ratio, params, macs, scorer, data, round_to, target, ignore, input_shape, widen)[1]
 
 
 def score(
@@ -213,6 +220,7 @@ def _plan(
     scorer: Scorer,
     data: Any,
     round_to: int | None,
+    target: str | None,
     ignore: Iterable[str],
     input_shape: Sequence[int] | None,
     widen: bool,
@@ -220,6 +228,7 @@ def _plan(
     model = checked_model(model)
     budget = checked_budget(ratio, params, macs)
     unit = checked_round_to(round_to)
+    checked_target(target)
     names = checked_names(ignore)
     if isinstance(scorer, str):
         scorer_named(scorer)
@@ -228,8 +237,8 @@ def _plan(
     if input_shape is None and isinstance(scorer, Densities):
         input_shape = scorer.input_shape
     graph = _trace(model, input_shape, names)
-    widths, notes = allocate(graph, budget, scorer, unit, widen)
-    return graph, _record(model, graph, widths, budget, scorer, unit, names, widen, notes)
+    widths, notes = allocate(graph, budget, scorer, unit, widen, target)
+    return graph, _record(model, graph, widths, budget, scorer, unit, target, names, widen, notes)
 
 
 def _record(
@@ -239,6 +248,7 @@ def _record(
     budget: Budget,
     scorer: Scorer,
     round_to: int | None,
+    target: str | None,
     ignore: tuple[str, ...],
     widen: bool,
     notes: tuple[str, ...],
@@ -266,6 +276,7 @@ def _record(
         input_shape=graph.input_shape,
         scorer=_name(scorer),
         round_to=round_to,
+        target=target,
         widen=widen,
         ignore=ignore,
         budget=budget,

@@ -166,7 +166,15 @@ def crop(
     round_to: Annotated[
         int | None,
         typer.Option(
-            help="Widths become multiples of this; by default 1 to 16, growing with the width.",
+            help="Widths become multiples of this; by default of 16, or of less in a network narrower than 128.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Make the crop fast in this engine: onnxruntime, openvino or tensorrt.",
             show_default=False,
         ),
     ] = None,
@@ -197,6 +205,7 @@ def crop(
             **budget,
             scorer=densities,
             round_to=round_to,
+            target=target,
             ignore=ignore or (),
             input_shape=parsed_shape(input_shape),
             widen=widen,

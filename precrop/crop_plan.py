@@ -94,6 +94,7 @@ class CropPlan(_Record):
     input_shape: tuple[int, ...]
     scorer: str
     round_to: int | None = None
+    target: str | None = None
     widen: bool = False
     ignore: tuple[str, ...] = ()
     budget: Budget

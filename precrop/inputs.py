@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from precrop.crop_plan import Budget
+from precrop.cropping.targets import TARGETS
 from precrop.errors import BudgetError, PrecropError
 
 _CONVENTION = (
@@ -135,6 +137,16 @@ def checked_round_to(round_to: Any) -> int | None:
             f"round_to is {round_to!r}; expected a positive integer, such as 8, or None for the default."
         )
     return round_to
+
+
+def checked_target(target: Any) -> None:
+    """The engine that a crop is made for; raises `PrecropError` that lists all."""
+    if target is not None and target not in TARGETS:
+        near = get_close_matches(str(target), TARGETS, n=1)
+        raise PrecropError(
+            f"unknown target {target!r}.{f' Did you mean {near[0]!r}?' if near else ''} Expected one of "
+            f"{', '.join(map(repr, TARGETS))}, or None for widths that suit most engines."
+        )
 
 
 def checked_names(ignore: Any) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def plan_lines(plan: CropPlan) -> list[str]:
     made = f"crop of {plan.model.name}" if plan.model else "crop"
     size = "x".join(map(str, plan.input_shape))
     unit = f", widths in multiples of {plan.round_to}" if plan.round_to else ""
+    unit += f", for {plan.target}" if plan.target else ""
     lines = [
         f"{made}, input {size}, scorer {plan.scorer}{unit}{', widened' if plan.widen else ''}",
         f"asked at most: {budget_text(plan.budget)}",

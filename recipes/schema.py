@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from precrop.cropping.targets import TARGETS
 from precrop.recipes.sections import Count as Count
 from precrop.recipes.sections import Data as Data
 from precrop.recipes.sections import Execution as Execution
@@ -36,16 +38,20 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _scorer(name: str) -> str:
-    if name not in SCORERS:
-        near = get_close_matches(name, SCORERS, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"expected one of {', '.join(map(repr, SCORERS))}{hint}")
-    return name
+def _one_of(rows: Mapping[str, Any]) -> AfterValidator:
+    def checked(name: str) -> str:
+        if name not in rows:
+            near = get_close_matches(name, rows, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"expected one of {', '.join(map(repr, rows))}{hint}")
+        return name
+
+    return AfterValidator(checked)
 
 
 KeptShare = Annotated[float, AfterValidator(_kept_share)]
-Scorer = Annotated[str, AfterValidator(_scorer)]
+Scorer = Annotated[str, _one_of(SCORERS)]
+Target = Annotated[str, _one_of(TARGETS)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 
 
@@ -69,6 +75,7 @@ class Crop(Section):
     macs: KeptShare | None = None
     scorer: Scorer = "synexp"
     round_to: Positive | None = None
+    target: Target | None = None
     widen: bool = False
     ignore: list[str] = Field(default_factory=list)
 
@@ -101,7 +108,7 @@ class Export(Section):
 class Variant(Section):
     """One network trained under the recipe: the original (``crop: false``), a crop of it, or its mask.
 
-    ``scorer``, the budget, ``round_to`` and ``widen`` stand in for the ``crop`` section's.
+    ``scorer``, the budget, ``round_to``, ``target`` and ``widen`` stand in for the ``crop`` section's.
     ``weights: mask`` trains the original with the scorer's unstructured mask instead of a crop;
     ``mask: shuffled`` permutes the mask within each layer, ``reinit`` draws the weights again,
     neither of which may matter if only the layers' shares do.
@@ -113,12 +120,13 @@ class Variant(Section):
     params: KeptShare | None = None
     macs: KeptShare | None = None
     round_to: Positive | None = None
+    target: Target | None = None
     widen: bool | None = None
     weights: Literal["crop", "mask"] = "crop"
     mask: Literal["kept", "shuffled"] = "kept"
     reinit: bool = False
 
-    @field_validator("scorer", "ratio", "params", "macs", "round_to", "widen")
+    @field_validator("scorer", "ratio", "params", "macs", "round_to", "target", "widen")
     @classmethod
     def _only_of_a_crop(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("crop") is False:
@@ -148,7 +156,9 @@ class Variant(Section):
 
     def settings(self, crop: Crop) -> Crop:
         """The ``crop`` section with what this variant says in its place."""
-        own = self.model_dump(include={"scorer", "ratio", "params", "macs", "round_to", "widen"}, exclude_none=True)
+        own = self.model_dump(
+            include={"scorer", "ratio", "params", "macs", "round_to", "target", "widen"}, exclude_none=True
+        )
         if own.keys() & {"ratio", "params", "macs"}:
             own = {"ratio": None, "params": None, "macs": None, **own}
         return crop.model_copy(update=own)

@@ -101,6 +101,7 @@ def design(network: nn.Module, recipe: Recipe, variant: Variant, data: ImageData
         macs=crop.macs,
         scorer=_scored(network, crop, scored_density(budget), recipe, data, seed) if by_weights else crop.scorer,
         round_to=crop.round_to,
+        target=crop.target,
         ignore=tuple(crop.ignore),
         input_shape=data.shape,
         widen=crop.widen,

@@ -7,8 +7,9 @@ from precrop import PrecropError, inspect, plan
 from precrop.crop_plan import Budget
 from precrop.cropping.allocate import allocate
 from precrop.cropping.graph import FreeWidth
+from precrop.cropping.ladders import ladder
 from precrop.cropping.paths import WidthPath, shares_of_ends
-from precrop.cropping.rounding import first_fit, ladder
+from precrop.cropping.rounding import first_fit
 from precrop.errors import BudgetError
 
 SHAPE = (3, 8, 8)
@@ -48,8 +49,8 @@ def test_a_fine_sweep_never_shrinks(graphs):
 def test_both_caps_are_used_up(graphs):
     graph = graphs["resnet18"]
     whole, size = graph.size(graph.original), graph.size(allocate(graph, Budget(params=0.5, macs=0.5))[0])
-    assert size.params / whole.params > 0.97 * 0.5
-    assert size.macs / whole.macs > 0.97 * 0.5
+    assert size.params / whole.params > 0.95 * 0.5
+    assert size.macs / whole.macs > 0.95 * 0.5
 
 
 def test_uniform_keeps_one_ratio_everywhere(graphs):
@@ -122,8 +123,8 @@ def test_given_densities_use_up_both_caps(graphs, seed):
     whole = graph.size(graph.original)
     for params, macs in ((0.2, 0.2), (0.2, 0.3), (0.3, 0.2)):
         kept = graph.size(allocate(graph, Budget(params=params, macs=macs), densities)[0])
-        assert 0.95 * params * whole.params <= kept.params <= params * whole.params
-        assert 0.95 * macs * whole.macs <= kept.macs <= macs * whole.macs
+        assert 0.9 * params * whole.params <= kept.params <= params * whole.params
+        assert 0.9 * macs * whole.macs <= kept.macs <= macs * whole.macs
 
 
 @pytest.mark.parametrize(
@@ -144,14 +145,28 @@ def width(size, multiple=1, minimum=1):
     return FreeWidth("w", 0, size, multiple, minimum, ("w",))
 
 
+def rungs(size, **settings):
+    kept = {key: settings.pop(key) for key in ("multiple", "minimum") if key in settings}
+    return ladder(width(size, **kept), size, **settings).rungs.tolist()
+
+
 def test_ladders():
-    assert ladder(width(40), None, 40) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
-    assert ladder(width(160), None, 160)[-3:] == [128, 144, 160]
-    assert ladder(width(58), 8, 58) == [8, 16, 24, 32, 40, 48, 56]
-    assert ladder(width(6), 8, 6) == [6]
-    assert ladder(width(16, multiple=4, minimum=4), None, 16) == [4, 8, 12, 16]
-    assert ladder(width(440, multiple=55, minimum=55), None, 440) == list(range(55, 441, 55))
-    assert ladder(width(24, minimum=8), None, 24) == [8, 10, 12, 14, 16, 20, 24]
+    assert rungs(40) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]
+    assert rungs(24, minimum=8) == [8, 10, 12, 14, 16, 20, 24]
+    assert rungs(16, multiple=4, minimum=4) == [4, 8, 12, 16]
+    assert rungs(58, round_to=8) == [8, 16, 24, 32, 40, 48, 56]
+    assert rungs(6, round_to=8) == [6]
+    assert rungs(58, unit=16) == [1, 2, 4, 8, 16, 32, 48, 58]
+    assert rungs(10, unit=16) == [1, 2, 4, 8, 10]
+    assert rungs(32, multiple=4, minimum=4, unit=16) == [4, 8, 16, 32]
+    assert rungs(440, multiple=55, minimum=55, unit=16) == list(range(55, 441, 55))
+
+
+def test_an_aligned_width_stays_whole_down_to_a_quarter_of_its_unit():
+    steps = ladder(width(64), 64, unit=16)
+    real = np.array([0.4, 0.5, 1, 2, 3.9, 4, 16, 23.9, 24, 41, 64])
+    assert steps.rounded(real).tolist() == [1, 2, 4, 8, 8, 16, 16, 16, 32, 48, 64]
+    assert ladder(width(64), 64).rounded(np.array([3.9, 16, 23.9])).tolist() == [4, 16, 24]
 
 
 def test_grouped_widths_stay_multiples_of_the_groups():
@@ -164,7 +179,7 @@ def test_first_fit_follows_the_path():
     """Two equal widths, one of which the path prefers, and a cap on their sum."""
     path = WidthPath(np.log(np.array([[0.1, 0.01], [0.5, 0.05], [1.0, 0.1], [1.0, 1.0]])))
     widths = [width(100), width(100)]
-    fit = first_fit(widths, path, lambda w: w.sum(-1) / 110, None, [100, 100])
+    fit = first_fit(widths, path, lambda w: w.sum(-1) / 110, [ladder(w, 100) for w in widths])
     assert fit.widths.tolist() == [100, 10]
 
 
