@@ -24,7 +24,6 @@ from torch import nn
 from precrop.errors import ExportError
 from precrop.export.backends import Backend, BuildSettings, LayerTime, Runner, RunSettings, backend_named, named
 from precrop.export.calibration import calibration_batches
-from precrop.export.extras import require
 from precrop.export.front import checked_batch, checked_calibration, image_shape
 from precrop.export.graph import computes_in, count_macs, input_of, module_names, read_graph
 from precrop.export.machine import gpu, processor, versions
@@ -138,7 +137,7 @@ def bench(
         raise ExportError(f"the backend {backend} is to run on an NVIDIA GPU, and PyTorch finds none here.")
     if not networks:
         raise ExportError("there is nothing to measure: expected at least one network.")
-    require(row.extra, *row.modules)
+    row.check()
     say = progress or (lambda line: None)
     with tempfile.TemporaryDirectory() as folder:
         prepared: list[_Prepared] = []

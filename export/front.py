@@ -99,11 +99,7 @@ def export(
     if not path.parent.is_dir():
         raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
     require("onnx", "onnx", "onnxscript", "onnxruntime")
-    require(backend.extra, *backend.modules)
-    if backend.format == "tensorrt":
-        from precrop.export.backends.tensorrt import package
-
-        package()
+    backend.check()
     frozen = copy.deepcopy(model).to("cpu", torch.float32).eval()
     shape = image_shape(frozen, input_shape)
     if precision == "int8":  # read once: a loader that shuffles gives other images the next time

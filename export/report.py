@@ -71,7 +71,8 @@ def compared_table(layers: Mapping[str, Sequence[LayerTime]]) -> Table:
         for layer in found:
             sums.setdefault(layer.layer or "other", {}).setdefault(name, 0.0)
             sums[layer.layer or "other"][name] += layer.ms
-    table = _table("layer", *(f"{name} ms" for name in names))
+    short = [Path(name).name for name in names]
+    table = _table("layer", *(f"{name} ms" for name in (short if len(set(short)) == len(short) else names)))
     for module, taken in sums.items():
         table.add_row(module, *(f"{taken[name]:.4f}" if name in taken else "-" for name in names))
     return table

@@ -16,10 +16,12 @@ from typing import Any
 from rich.table import Table
 
 from precrop.errors import RecipeError
+from precrop.export.backends import BACKENDS
+from precrop.export.front import Exported
 from precrop.files import write_atomically
 from precrop.recipes.schema import Recipe
 
-REPORTED_PACKAGES = ("precrop", "torch", "timm", "lightning", "onnx", "onnxruntime")
+REPORTED_PACKAGES = ("precrop", "torch", "timm", "lightning", "onnx", "onnxruntime", "openvino")
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,7 @@ class VariantResult:
     train_s_std: float | None = None
     latency_ms: float | None = None
     latency_p99_ms: float | None = None
-    onnx_max_abs_error: float | None = None
-    onnx_size_bytes: int | None = None
+    files: tuple[Exported, ...] = ()
     trainings: tuple[Training, ...] = ()
 
     @classmethod
@@ -176,7 +177,8 @@ class RunResult:
         if export is not None and export.latency is not None:
             timed = export.latency
             parts.append(
-                f"Latency: ONNX Runtime, float32, batch {timed.batch}, threads {timed.threads}, "
+                f"Latency: {BACKENDS[timed.backend].title}, {export.precision}, batch {timed.batch}, "
+                f"threads {timed.threads}, "
                 f"median of {timed.repeats} interleaved runs."
             )
         return " ".join(parts)
@@ -193,8 +195,9 @@ class RunResult:
                     row[f"{column.key}_std"] = getattr(variant, f"{column.key}_std")
                 row[f"{column.key}_ratio"] = ratios.get(column.key)
             row["latency_p99_ms"] = variant.latency_p99_ms
-            row["onnx_max_abs_error"] = variant.onnx_max_abs_error
-            row["onnx_size_bytes"] = variant.onnx_size_bytes
+            for file in variant.files:
+                row[f"{file.format}_max_abs_error"] = file.max_abs_error
+                row[f"{file.format}_size_bytes"] = file.size_bytes
             rows.append(row)
         return rows
 

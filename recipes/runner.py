@@ -16,11 +16,10 @@ from torch import nn
 import precrop
 from precrop.crop_plan import CropPlan
 from precrop.errors import RecipeError
-from precrop.export import export_onnx
-from precrop.export.bench import bench
 from precrop.export.extras import require
 from precrop.files import replacing, write_atomically
 from precrop.recipes.data import ImageData, load_data
+from precrop.recipes.exporting import calibration_for, check_export, with_latency, write_files
 from precrop.recipes.folders import locked, run_folder, training_folder
 from precrop.recipes.launch import Processes, joined
 from precrop.recipes.loading import dump_recipe, load_recipe
@@ -41,8 +40,8 @@ def train(
     The files land in ``runs_dir/<name>-<hash of what is computed>/``: ``recipe.yaml``, ``metrics.json``,
     ``metrics.csv``, ``report.html`` and plots, and for each variant and seed a folder ``<variant>/seed<n>`` with
     ``plan.json``, ``model.safetensors``, ``checkpoints/``, ``result.json``, the training's own ``metrics.csv``, and for
-    the first seed ``model.onnx``. A run that was stopped, however it was, goes on from its last whole checkpoint when
-    it is started again; variants that are finished are not trained again.
+    the first seed ``model.onnx`` or what else ``export.to`` names. A run that was stopped, however it was, goes on
+    from its last whole checkpoint when it is started again; variants that are finished are not trained again.
 
     Under ``torchrun`` all processes call this; the first one writes and prints.
 
@@ -68,6 +67,7 @@ def train(
             require("train", "lightning", "tensorboard", "matplotlib")
             if recipe.export is not None:
                 require("onnx", "onnx", "onnxscript", "onnxruntime")
+                check_export(recipe.export)
             data = load_data(recipe.data)
         run = _Run(recipe, data, run_folder(runs_dir, recipe), group, console)
         with _threads(recipe.execution.threads):
@@ -193,32 +193,28 @@ class _Run:
         return design(network, self.recipe, variant, self.data, seed)
 
     def exported(self, variants: list[VariantResult]) -> list[VariantResult]:
-        """The first seed's networks in ONNX, checked against PyTorch, and timed."""
-        export = self.recipe.export
-        assert export is not None
-        paths, found = {}, []
+        """The first seed's networks as files of engines, checked against PyTorch, and timed."""
+        asked = self.recipe.export
+        assert asked is not None
+        networks, found = {}, []
         fresh = original(self.recipe, self.data, self.recipe.seed)
+        calibration = calibration_for(asked, self.data, self.recipe.seed)
         for variant in variants:
             place = training_folder(self.folder, variant.name, self.recipe.seed)
-            network = precrop.load(place / "model.safetensors", model=fresh).eval()
-            paths[variant.name] = place / "model.onnx"
-            with self.console.status(f"exporting {variant.name} to ONNX"):
-                exported = export_onnx(network, paths[variant.name], self.data.shape)
-            found.append(
-                replace(variant, onnx_max_abs_error=exported.max_abs_error, onnx_size_bytes=exported.size_bytes)
-            )
-            self.say(
-                f"{variant.name:<10} ONNX: {exported.size_bytes / 1e3:,.0f} kB, largest error against PyTorch "
-                f"{exported.max_abs_error:.1e}"
-            )
-        if export.latency is not None:
-            with self.console.status("timing in ONNX Runtime"):
-                asked = export.latency
-                timed = bench(
-                    paths, batch=asked.batch, threads=asked.threads, rounds=asked.repeats, warmup=asked.warmup
+            networks[variant.name] = precrop.load(place / "model.safetensors", model=fresh).eval()
+            with self.console.status(f"exporting {variant.name} to {', '.join(asked.to)}"):
+                files = write_files(networks[variant.name], place, asked, self.data, calibration)
+            found.append(replace(variant, files=files))
+            for file in files:
+                self.say(
+                    f"{variant.name:<10} {file.path.name}: {file.size_bytes / 1e3:,.0f} kB, largest error against "
+                    f"PyTorch {file.max_abs_error:.1e}"
                 )
-            rows = {row.name: row for row in timed.rows}
-            found = [replace(v, latency_ms=rows[v.name].median_ms, latency_p99_ms=rows[v.name].p99_ms) for v in found]
+        if asked.latency is not None:
+            with self.console.status("timing") as status:
+                found = with_latency(
+                    found, networks, asked, asked.latency, self.data, calibration, lambda line: status.update(line)
+                )
         return found
 
     def reported(self, result: RunResult) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from precrop.cropping.targets import TARGETS
+from precrop.export.backends import BACKENDS
 from precrop.recipes.sections import Count as Count
 from precrop.recipes.sections import Data as Data
 from precrop.recipes.sections import Execution as Execution
@@ -47,6 +48,12 @@ def _one_of(rows: Mapping[str, Any]) -> AfterValidator:
         return name
 
     return AfterValidator(checked)
+
+
+def _backend(name: str) -> str:
+    if name not in BACKENDS:
+        raise ValueError(f"expected one of {', '.join(map(repr, BACKENDS))}")
+    return name
 
 
 KeptShare = Annotated[float, AfterValidator(_kept_share)]
@@ -90,8 +97,9 @@ class Crop(Section):
 
 
 class LatencyRun(Section):
-    """How latency is taken: images per run, threads, rounds not counted, rounds counted."""
+    """How latency is taken: in which engine, images per run, threads, rounds not counted, rounds counted."""
 
+    backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
     batch: Positive = 1
     threads: Positive = 1
     warmup: Count = 20
@@ -99,10 +107,34 @@ class LatencyRun(Section):
 
 
 class Export(Section):
-    """The formats written for each variant, and the latency measurement (none: not measured)."""
+    """The formats written for each variant, and the latency measurement (none: not measured).
 
-    to: Annotated[list[Literal["onnx"]], Field(min_length=1)] = Field(default=["onnx"])
-    latency: LatencyRun | None = Field(default_factory=LatencyRun)
+    ``precision`` is what the files compute in; int8 finds its ranges on training images. A TensorRT engine is built
+    for the sizes of ``batch``; the other formats take any.
+    """
+
+    to: Annotated[list[Literal["onnx", "openvino", "tensorrt"]], Field(min_length=1)] = Field(default=["onnx"])
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    batch: Annotated[list[Positive], Field(min_length=1)] = Field(default=[1, 8, 32])
+    latency: LatencyRun | None = Field(default_factory=LatencyRun, validate_default=True)
+
+    @field_validator("to")
+    @classmethod
+    def _each_once(cls, to: list[str]) -> list[str]:
+        if len(set(to)) < len(to):
+            raise ValueError("expected each format once")
+        return to
+
+    @field_validator("latency")
+    @classmethod
+    def _in_a_precision_that_it_runs(cls, latency: LatencyRun | None, info: ValidationInfo) -> LatencyRun | None:
+        precision = info.data.get("precision")
+        if latency is not None and precision is not None and precision not in BACKENDS[latency.backend].runs:
+            able = ", ".join(repr(name) for name, row in BACKENDS.items() if precision in row.runs)
+            raise ValueError(
+                f"expected a backend that runs {precision} ({able}), or none at all (null); {latency.backend} does not"
+            )
+        return latency
 
 
 class Variant(Section):

@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import Self
 
 from precrop.errors import ExportError
+from precrop.export.extras import require
 from precrop.export.graph import module_of
 
 Images = np.ndarray[Any, Any]
@@ -103,7 +104,8 @@ class Backend:
     ``extra`` and ``modules`` are what must be installed; ``runs`` are the precisions that it runs; ``format`` is what
     ``precrop export --to`` calls its files and ``suffixes`` how their names end (none: it runs the network itself),
     and ``writes`` the precisions of those files. ``build(onnx, path, settings)`` writes a file from an ONNX file and
-    returns facts for the sidecar; ``companions`` names the files that belong to the one written.
+    returns facts for the sidecar; ``companions`` names the files that belong to the one written. ``found`` looks for a
+    package that is one of several, and raises `MissingExtraError`.
     """
 
     title: str
@@ -117,3 +119,9 @@ class Backend:
     writes: tuple[str, ...] = ()
     build: Callable[[Path, Path, BuildSettings], dict[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] = field(default=lambda path: ())
+    found: Callable[[], Any] = field(default=lambda: None)
+
+    def check(self) -> None:
+        """Raise `MissingExtraError` if what the backend needs is not installed."""
+        require(self.extra, *self.modules)
+        self.found()

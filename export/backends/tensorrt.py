@@ -277,4 +277,5 @@ BACKEND = Backend(
     suffixes=(".plan", ".engine"),
     writes=("fp32", "fp16", "bf16", "int8"),
     build=build,
+    found=package,
 )

@@ -1,3 +1,4 @@
+import io
 import struct
 
 import pytest
@@ -30,9 +31,9 @@ def result(**settings):
 
 
 def printed(table):
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))
-    console.print(table)
-    return [line.split() for line in console.export_text().splitlines()]
+    text = io.StringIO()
+    Console(width=140, file=text).print(table)
+    return [line.split() for line in text.getvalue().splitlines()]
 
 
 def test_the_table_has_the_figures():

@@ -149,7 +149,7 @@ def test_bench_runs_a_checkpoint_in_int8(capsys, tmp_path):
 )
 def test_errors_are_one_message(capsys, tmp_path, monkeypatch, factory, args, message):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(capsys, *(factory if arg == "NET" else arg for arg in args), *SMALL)
+    status, _, err = run(capsys, *(factory if arg == "NET" else arg for arg in args), *SMALL)
     assert status == 1
     assert err.startswith("error: ")
     assert message in err

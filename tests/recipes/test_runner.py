@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_the_run_folder_is_whole(digits):
     assert load_recipe(result.folder / "recipe.yaml") == recipe == result.recipe
     found = {str(path.relative_to(result.folder)) for path in result.folder.rglob("*") if path.is_file()}
     found = {path for path in found if "/tensorboard/" not in path}
-    of_each = ("plan.json", "model.safetensors", "model.onnx", "metrics.csv", "result.json")
+    of_each = ("plan.json", "model.safetensors", "model.onnx", "model.onnx.json", "metrics.csv", "result.json")
     expected = {"recipe.yaml", "metrics.json", "metrics.csv", "report.html", "accuracy.svg", "accuracy.png", ".lock"}
     assert found == expected | {f"{name}/seed0/{file}" for name in VARIANTS for file in of_each}
     for name in VARIANTS:
@@ -77,8 +78,13 @@ def test_the_table_is_the_measurement(digits):
         assert f"{variant.params:,}" in printed
         assert f"{variant.accuracy:.2%}" in printed
         assert f"{variant.latency_ms:.3f}" in printed
-        assert f"largest error against PyTorch {variant.onnx_max_abs_error:.1e}" in printed
-        assert variant.onnx_max_abs_error < 1e-4
+        (file,) = variant.files
+        assert (
+            f"model.onnx: {file.size_bytes / 1e3:,.0f} kB, largest error against PyTorch {file.max_abs_error:.1e}"
+            in (printed)
+        )
+        assert row["onnx_max_abs_error"] == float(line["onnx_max_abs_error"]) == file.max_abs_error < 1e-4
+        assert row["onnx_size_bytes"] == (result.folder / variant.name / "seed0" / "model.onnx").stat().st_size
     assert printed.count("÷ dense") == 2
 
 
@@ -173,6 +179,37 @@ def test_a_loss_that_is_no_longer_finite_keeps_the_last_good_checkpoint(tmp_path
         with safe_open(path, "pt") as file:
             assert all(file.get_tensor(name).isfinite().all() for name in file.keys())  # noqa: SIM118
     assert not (folder / "dense" / "seed0" / "result.json").exists()
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT for RTX is not installed")
+def test_every_format_in_int8_from_the_recipes_own_images(tmp_path):
+    export = "export={to: [onnx, openvino, tensorrt], precision: int8, batch: [1, 4], latency: {backend: openvino}}"
+    result, printed = run(tmp_path, export, "variants={dense: {crop: false}}")
+    folder = result.folder / "dense" / "seed0"
+    (variant,) = result.variants
+    assert [file.path.name for file in variant.files] == ["model.onnx", "model.xml", "model.plan"]
+    for file in variant.files:
+        facts = json.loads(file.sidecar.read_text())
+        assert file.sidecar.parent == file.path.parent == folder
+        assert (facts["precision"], facts["input"]["batch"]) == ("int8", [1, 4])
+        assert facts["parity"]["on"] == "calibration images"
+        assert f"{file.path.name}: {file.size_bytes / 1e3:,.0f} kB" in printed
+    (row,) = result.rows()
+    assert {f"{name}_max_abs_error" for name in ("onnx", "openvino", "tensorrt")} <= set(row)
+    assert variant.latency_ms > 0
+    assert "Latency: OpenVINO, int8, batch 1" in " ".join(printed.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_what_export_needs_is_said_before_the_training(tmp_path, monkeypatch):
+    with pytest.raises(PrecropError, match=r"export\.latency\.backend is tensorrt, and PyTorch finds no NVIDIA"):
+        run(tmp_path, "export.latency.backend=tensorrt")
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"precrop\[tensorrt-rtx\]"):
+        run(tmp_path, "export.to=[tensorrt]")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_two_runs_of_one_recipe_at_once_are_refused(tmp_path, monkeypatch):
