@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-scorers coverage clean
+.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-scorers coverage clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -39,6 +39,11 @@ bench-growth: $(INSTALLED)
 # Step time and memory of training, dense and cropped.
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/train_speed.py --batch 16 --image 112 --rounds 7
+
+# docs/LATENCY.md and the README's table of what a crop saves in an engine. Half an hour on a quiet machine.
+bench-latency: $(INSTALLED)
+	$(BIN)/pip install -q -e ".[onnx,openvino]" torch-pruning==1.6.1
+	$(BIN)/python benchmarks/latency.py --write docs/LATENCY.md
 
 # docs/SCORERS.md: densities, time and memory of every scorer. Long.
 bench-scorers: $(INSTALLED)

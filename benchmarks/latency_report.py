@@ -61,9 +61,9 @@ def to_json(machine: str, rows: Sequence[Row], profiles: Sequence[Profile]) -> s
     return json.dumps(everything, indent=2) + "\n"
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Markdown; all columns but the first to the right."""
-    marks = ["---", *("---:" for _ in head[1:])]
+def table(head: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Markdown; the first columns hold words, the others numbers."""
+    marks = [*("---" for _ in head[:words]), *("---:" for _ in head[words:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, marks, *lines))
 
 
@@ -124,7 +124,7 @@ def profile_text(found: Profile) -> str:
         f"**{found.network}, {found.crop}** realises {found.realised:.2f}. By layer {found.dense_ms:.2f} ms became "
         f"{found.cropped_ms:.2f} ms, {found.lost_ms:+.2f} ms against its MACs: {found.in_layers_ms:+.2f} ms in layers "
         f"that take more than their share, {found.rest_ms:+.2f} ms by keeping more of layers that were slow for their "
-        f"MACs.\n\n{table(('layer', 'kernel', 'widths', 'dense ms', 'MACs kept', 'ms', 'lost ms'), lines)}"
+        f"MACs.\n\n{table(('layer', 'kernel', 'widths', 'dense ms', 'MACs kept', 'ms', 'lost ms'), lines, 3)}"
     )
 
 

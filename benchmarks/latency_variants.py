@@ -78,7 +78,7 @@ def variants(model: nn.Module, choices: Choices, say: Callable[[str], None]) -> 
             for unit in choices.round_to:
                 for target in choices.targets:
                     say(f"cropping to {kind} {share:g}")
-                    found.append(cropped(model, kind, share, scorer, unit, target))
+                    found.append(cropped(model, shape, kind, share, scorer, unit, target))
     if TORCH_PRUNING in choices.peers:
         for share, macs in equal_macs(found).items():
             for unit in choices.peer_round_to:
@@ -106,7 +106,9 @@ def size_of(model: nn.Module, shape: tuple[int, ...]) -> Size:
     return graph.size(graph.original)
 
 
-def cropped(model: nn.Module, kind: str, share: float, scorer: str, unit: int, target: str) -> Variant:
+def cropped(
+    model: nn.Module, shape: tuple[int, ...], kind: str, share: float, scorer: str, unit: int, target: str
+) -> Variant:
     """A crop; one that cannot be made says why."""
     how = ([scorer] if scorer != "synexp" else []) + ([f"multiples of {unit}"] if unit else [])
     more: dict[str, Any] = {}
@@ -118,7 +120,7 @@ def cropped(model: nn.Module, kind: str, share: float, scorer: str, unit: int, t
     widths = ", ".join(how)
     aim = None if target == NO_TARGET else target
     try:
-        small = precrop.precrop(model, scorer=scorer, round_to=unit or None, **{kind: share}, **more)
+        small = precrop.precrop(model, scorer=scorer, round_to=unit or None, input_shape=shape, **{kind: share}, **more)
     except PrecropError as error:
         return Variant(CROP, kind, share, widths, target=aim, failure=str(error))
     plan: CropPlan = small.crop_plan  # type: ignore[assignment]
