@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-scorers coverage clean
+.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-gpu bench-scorers coverage clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -44,6 +44,10 @@ bench-train: $(INSTALLED)
 bench-latency: $(INSTALLED)
 	$(BIN)/pip install -q -e ".[onnx,openvino]" torch-pruning==1.6.1
 	$(BIN)/python benchmarks/latency.py --write docs/LATENCY.md
+
+# Training steps and latency of crops on an NVIDIA GPU, with checks against the CPU. Eight minutes.
+bench-gpu: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_check.py
 
 # docs/SCORERS.md: densities, time and memory of every scorer. Long.
 bench-scorers: $(INSTALLED)

@@ -46,7 +46,7 @@ NETWORKS = (
 )
 TINY = ("torchvision/shufflenet_v2_x1_0",)
 # Network and pixels: SynFlow takes a hundred passes, on the CPU as well.
-SCORED, SCORED_TINY = ("torchvision/mobilenet_v2", 64), ("precrop/shufflenet_v2", 32)
+SCORED, SCORED_TINY = ("torchvision/mobilenet_v2", 64), ("precrop/resnet20", 32)
 PARTS = ("checks", "train", *ENGINES)
 ON_GPU_ONLY = ("cuda-graph", "tensorrt")
 # Seconds that the first task of a kind is thought to take; afterwards the longest that was seen.

@@ -194,15 +194,17 @@ def tensorrt_engine(subject: Subject, batch: Any, settings: RunSettings, setting
     """An engine for all batch sizes, built once."""
     from precrop.export import export_onnx
 
-    row = BACKENDS["tensorrt"]
-    assert row.build is not None
+    backend = BACKENDS["tensorrt"]
+    assert backend.build is not None
     name = f"{subject.network} {subject.crop} {settings.precision}"
     path = setting.folder / f"{name}.plan"
     if not path.exists():
         graph = setting.folder / f"{name}.onnx"
-        export_onnx(subject.model, graph, subject.input_shape, precision=settings.precision)
-        row.build(graph, path, BuildSettings(subject.input_shape, setting.batches, settings.precision))
-    return row.runner(path, batch, settings)
+        # Fresh weights pass rounding on with more gain than trained ones; `INFERENCE` has what is allowed in the end.
+        allowed = max(row[2] for row in INFERENCE.values() if row[0] == settings.precision)
+        export_onnx(subject.model, graph, subject.input_shape, precision=settings.precision, tolerance=allowed)
+        backend.build(graph, path, BuildSettings(subject.input_shape, setting.batches, settings.precision))
+    return backend.runner(path, batch, settings)
 
 
 ENGINES: dict[str, Callable[[Subject, Any, RunSettings, Setting], Runner]] = {
