@@ -5,7 +5,7 @@
 
 Each network is timed dense, cropped to shares of its parameters and of its multiply-adds, pruned by Torch-Pruning to
 the same multiply-adds, and with masks (`latency_variants.py`), all in turns, by the code of ``precrop bench``: batch
-1, float32, one thread. A crop that realises less than 0.95 is profiled layer by layer (`latency_profile.py`).
+1, float32, one thread. Where crops realise less than 0.95, the worst is profiled by layer (`latency_profile.py`).
 Tables go to standard output in Markdown, progress to standard error; files are written after each network.
 
     python benchmarks/latency.py --targets none onnxruntime openvino     widths for an engine beside the default ones
@@ -72,9 +72,9 @@ def main() -> None:
     begun = time.monotonic()
     try:
         for name in args.networks:
-            measured, explained = measure(name, args, progress(name, begun))
+            measured, why = measure(name, args, progress(name, begun))
             rows += measured
-            profiles += explained
+            profiles += why
             if args.csv:
                 write_atomically(args.csv, to_csv(rows).encode())
             if args.json:
@@ -100,6 +100,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer-round-to", nargs="+", type=int, default=[0, 8, 16], help="Torch-Pruning's; 0: any")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument(
+        "--profiles", choices=("worst", "all"), default="worst", help="of the crops that realise little"
+    )
     parser.add_argument("--quick", action="store_true", help="macs 0.5 and few rounds: does it run?")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, docs/LATENCY.md")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the rows")
@@ -145,18 +148,31 @@ def measure(name: str, args: argparse.Namespace, say: Callable[[str], None]) -> 
             measured = {row.name: row for row in result.rows}
             found_rows = [as_row(title, backend, variant, own[0], measured.get(variant.label)) for variant in own]
             rows += found_rows
-            slow = {r.label: r for r in found_rows if r.method == CROP and not r.failure and r.realised_share < LOW}
-            if slow:
-                chosen = {DENSE: timed[DENSE], **{label: timed[label] for label in slow}}
-                say(f"profiling {len(slow)} crops in {backend}")
-                rounds = min(args.rounds, PROFILE_ROUNDS)
-                times = bench(chosen, backend, rounds=rounds, warmup=2, layers=True).layers
-                profiles += [
-                    profile(title, backend, slow[v.label].realised_share, own[0], v, dict(times))
-                    for v in own
-                    if v.label in slow
-                ]
+            profiles += explained(title, backend, own, found_rows, timed, args, say)
     return rows, profiles
+
+
+def explained(
+    title: str,
+    backend: str,
+    own: list[Variant],
+    rows: list[Row],
+    timed: dict[str, Path],
+    args: argparse.Namespace,
+    say: Callable[[str], None],
+) -> list[Profile]:
+    """The profiles of the crops that realise less than `LOW`: of the one that realises least, or of all."""
+    slow = {row.label: row for row in rows if row.method == CROP and not row.failure and row.realised_share < LOW}
+    if slow and args.profiles == "worst":
+        worst = min(slow, key=lambda label: slow[label].realised_share)
+        slow = {worst: slow[worst]}
+    if not slow:
+        return []
+    say(f"profiling {', '.join(slow)} in {backend}")
+    files = {DENSE: timed[DENSE], **{label: timed[label] for label in slow}}
+    times = bench(files, backend, rounds=min(args.rounds, PROFILE_ROUNDS), warmup=2, layers=True).layers
+    crops = [variant for variant in own if variant.label in slow]
+    return [profile(title, backend, slow[crop.label].realised_share, own[0], crop, times) for crop in crops]
 
 
 def as_row(network: str, backend: str, variant: Variant, dense: Variant, measured: BenchRow | None) -> Row:

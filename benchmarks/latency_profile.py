@@ -8,7 +8,7 @@ comes of keeping more of layers that were slow for their multiply-adds in the de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from latency_variants import Variant
@@ -21,7 +21,7 @@ TOP = 5
 
 @dataclass(frozen=True)
 class LayerLoss:
-    """A layer, or all kernels of a kind that belong to none."""
+    """A layer, what a block does beside its layers, or all kernels of a kind that belong to none."""
 
     layer: str
     what: str
@@ -60,7 +60,7 @@ def profile(
     realised: float,
     dense: Variant,
     crop: Variant,
-    times: dict[str, Sequence[LayerTime]],
+    times: Mapping[str, Sequence[LayerTime]],
 ) -> Profile:
     """The layers of ``crop`` that lose most, from the kernels' times by the variants' labels."""
     assert dense.model is not None and crop.plan is not None
@@ -74,14 +74,14 @@ def profile(
         losses.append(
             LayerLoss(
                 layer=layer,
-                what=kind_of(modules.get(layer)),
+                what=kind_of(modules.get(layer), after.get(layer) or before[layer]),
                 widths=f"{row.in_original}→{row.out_original} to {row.in_kept}→{row.out_kept}" if row else "–",
-                dense_ms=before.get(layer, 0.0),
+                dense_ms=sum(before.get(layer, {}).values()),
                 kept=row.macs_kept / row.macs_original if row is not None and counts else crop.plan.macs_ratio,
-                cropped_ms=after.get(layer, 0.0),
+                cropped_ms=sum(after.get(layer, {}).values()),
             )
         )
-    dense_ms, cropped_ms = sum(before.values()), sum(after.values())
+    dense_ms, cropped_ms = (sum(sum(kinds.values()) for kinds in found.values()) for found in (before, after))
     return Profile(
         network=network,
         backend=backend,
@@ -95,22 +95,23 @@ def profile(
     )
 
 
-def by_layer(kernels: Sequence[LayerTime]) -> dict[str, float]:
-    """Milliseconds of each layer; kernels of none are summed by their kind."""
-    found: dict[str, float] = {}
+def by_layer(kernels: Sequence[LayerTime]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each layer by the kind of kernel; kernels of no layer are put together by their kind."""
+    found: dict[str, dict[str, float]] = {}
     for kernel in kernels:
-        name = kernel.layer or f"({kernel.kind or kernel.name})"
-        found[name] = found.get(name, 0.0) + kernel.ms
+        kind = kernel.kind.partition(" ")[0] or kernel.name
+        kinds = found.setdefault(kernel.layer or f"({kind})", {})
+        kinds[kind] = kinds.get(kind, 0.0) + kernel.ms
     return found
 
 
-def kind_of(module: nn.Module | None) -> str:
-    """``3x3 depthwise`` or the class's name."""
-    if module is None:
-        return "no layer's own"
-    if not isinstance(module, nn.Conv2d):
+def kind_of(module: nn.Module | None, kinds: Mapping[str, float]) -> str:
+    """``3x3 depthwise``, a leaf's class, or the kernels that a block has beside its layers, the slowest first."""
+    if isinstance(module, nn.Conv2d):
+        size = "x".join(map(str, module.kernel_size))
+        if module.groups == 1:
+            return size
+        return f"{size} {'depthwise' if module.groups == module.in_channels else f'in {module.groups} groups'}"
+    if module is not None and not any(True for _ in module.children()):
         return type(module).__name__
-    size = "x".join(map(str, module.kernel_size))
-    if module.groups == 1:
-        return size
-    return f"{size} {'depthwise' if module.groups == module.in_channels else f'in {module.groups} groups'}"
+    return ", ".join(sorted(kinds, key=lambda kind: -kinds[kind]))

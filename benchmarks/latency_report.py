@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
@@ -148,7 +149,9 @@ PAGE = """# Latency: what a crop saves in an engine
 ```
 
 One image at a time, float32 (OpenVINO's own default of bfloat16 is overridden), each network's variants in turns in one
-process, {rounds} rounds after {warmup} that do not count. {machine}.
+process, {rounds} rounds after {warmup} that do not count.
+
+{machine}.
 
 *Speed-up* is the median over the rounds of the dense network's time over the variant's in the same round, with the 5 %
 and 95 % quantiles. *Realised* is the speed-up times the share of the multiply-adds kept: 1 when half of them take half
@@ -164,8 +167,9 @@ parameters and MACs alike; the kernels stay dense.
 
 NOTES = """
 A layer *loses* what it takes beyond its dense time times the share of its MACs that it keeps (layers without MACs: the
-network's share). The {top} layers that lose most, of each crop that realises less than {low}. Times by layer come from
-the engine's own profiler, in runs of their own. Widths are in→out, dense to cropped.
+network's share). Shown are the {top} that lose most: layers, what a block does beside its layers, and kernels of none
+such as reorders of the input, of the crop of each network that realises least, if that is less than {low}. Times by
+layer come from the engine's own profiler, in runs of their own. Widths are in→out, dense to cropped.
 """
 
 
@@ -176,7 +180,7 @@ def page(
     notes = NOTES.format(top=top, low=LOW) if profiles else ""
     return PAGE.format(
         command=command,
-        machine=machine,
+        machine=textwrap.fill(machine, 119),
         rounds=rounds,
         warmup=warmup,
         sections=sections(rows, profiles),

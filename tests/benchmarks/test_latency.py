@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "latency.py"
-NETWORK = "precrop/shufflenet_v2"
+NETWORK = "precrop/resnet20"
 
 
 def run(*arguments, cwd):
@@ -35,7 +35,7 @@ def test_quick_run_times_crop_and_mask_and_writes_all(tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "python benchmarks/latency.py --quick" in page
     assert all(f"| {row['label']} |" in page for row in (crop, mask))
-    assert page.count("**shufflenet_v2**") == done.stdout.count("**shufflenet_v2**") == 1
+    assert page.count("**resnet20**") == done.stdout.count("**resnet20**") == 1
     assert "exporting dense" in done.stderr
 
 

@@ -88,3 +88,20 @@ def test_tables_have_a_cell_for_each_variant(parts):
     assert summary[2] == "| net, macs 0.5 | 0.90 (1.80×) | raises ValueError |"
     assert "| crop | 0.500× | 0.500× | 1.10 | 1.80× (1.70–1.90) | 0.90 |" in report.full_table(rows)
     assert len(report.to_csv(rows).splitlines()) == 4
+
+
+def test_kernels_are_named_for_a_person(parts):
+    kind_of = parts[1].kind_of
+    block = nn.Module()
+    block.branch1, block.branch2 = nn.Sequential(), nn.Sequential(nn.Conv2d(8, 8, 1))  # as in a ShuffleNetV2
+    assert kind_of(block, {"Concat": 1.0, "Transpose": 2.0}) == "Transpose, Concat"
+    assert kind_of(nn.Conv2d(8, 8, (3, 1), groups=8), {"Conv": 1.0}) == "3x1 depthwise"
+    assert kind_of(nn.Conv2d(8, 8, 3, groups=2), {"Conv": 1.0}) == "3x3 in 2 groups"
+    assert kind_of(nn.Linear(8, 8), {"Gemm": 1.0}) == "Linear"
+    assert kind_of(None, {"Reorder": 1.0}) == "Reorder"
+    times = [
+        LayerTime("a", "Split ref_f32", 1.0),
+        LayerTime("b", "Split jit", 2.0),
+        LayerTime("c", "Conv", 1.0, "stem"),
+    ]
+    assert parts[1].by_layer(times) == {"(Split)": {"Split": 3.0}, "stem": {"Conv": 1.0}}
