@@ -77,6 +77,9 @@ def test_a_fault_or_a_missing_engine_is_told_and_the_rest_is_done(script, record
     def missing():
         raise MissingExtraError("cannot import tensorflow")
 
+    def diverging():
+        raise FloatingPointError("the loss became nan")
+
     def faulty():
         raise RuntimeError("out of memory\nand much more")
 
@@ -87,6 +90,7 @@ def test_a_fault_or_a_missing_engine_is_told_and_the_rest_is_done(script, record
         script.Task("fourth", "checks", faulty),
         script.Task("fifth", "cuda-graph", lambda: done.append("fifth")),
         script.Task("sixth", "eager", lambda: done.append("sixth")),
+        script.Task("seventh", "train", diverging),
     ]
     script.run(tasks, 1000, record, "cpu")
     assert done == ["sixth"]
@@ -96,8 +100,9 @@ def test_a_fault_or_a_missing_engine_is_told_and_the_rest_is_done(script, record
         "third: fails with RuntimeError: out of memory",
         "fourth: fails with RuntimeError: out of memory",
         "fifth: needs a GPU",
+        "seventh: fails with FloatingPointError: the loss became nan",
     ]
-    assert [found.name for found in record.failed] == ["fourth"]
+    assert [found.name for found in record.failed] == ["fourth", "seventh"]
 
 
 def test_the_time_is_kept(script, record, monkeypatch):
