@@ -6,7 +6,7 @@ INSTALLED = $(VENV)/.installed
 # Engines that are tested where they can be installed.
 ENGINES = openvino tensorrt-rtx
 
-.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-scorers coverage clean
+.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-gpu bench-scorers coverage clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -41,6 +41,15 @@ bench-growth: $(INSTALLED)
 # Step time and memory of training, dense and cropped.
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/train_speed.py --batch 16 --image 112 --rounds 7
+
+# docs/LATENCY.md and the README's table of what a crop saves in an engine. Half an hour on a quiet machine.
+bench-latency: $(INSTALLED)
+	$(BIN)/pip install -q -e ".[onnx,openvino]" torch-pruning==1.6.1
+	$(BIN)/python benchmarks/latency.py --write docs/LATENCY.md
+
+# Training steps and latency of crops on an NVIDIA GPU, with checks against the CPU. Eight minutes.
+bench-gpu: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_check.py
 
 # docs/SCORERS.md: densities, time and memory of every scorer. Long.
 bench-scorers: $(INSTALLED)

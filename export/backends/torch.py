@@ -62,7 +62,7 @@ class TorchRunner(Runner):
         handles = []
         waiting: dict[str, Any] = {}
         for name, module in self.network.named_modules():
-            if not next(module.children(), None):
+            if not any(True for _ in module.children()):  # an empty Sequential is a child, and false
                 kinds[name] = type(module).__name__
                 handles.append(module.register_forward_pre_hook(lambda *_, n=name: waiting.update({n: self._now()})))
                 handles.append(
