@@ -81,7 +81,7 @@ def export(
             the most, and is made best for the one in the middle.
         calibration: batches of images, or of (images, labels), for int8; 512 images are used at most.
         input_shape: one image's (C, H, W); by default found from the model.
-        tolerance: the largest error allowed, as a share of the largest output (or of 1, where outputs are smaller).
+        tolerance: the largest error allowed, as a share of the largest output; by default that of the precision.
         seed: of the random images of the check; an int8 file is checked on calibration images.
 
     Raises:

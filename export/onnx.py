@@ -88,8 +88,8 @@ def export_onnx(
         input_shape: (C, H, W).
         precision: what the file computes in: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
         calibration: batches of images, or of (images, labels), for int8.
-        tolerance: the largest error allowed, as a share of the largest output (or of 1,
-            where the outputs are smaller); by default that of the precision.
+        tolerance: the largest error allowed, as a share of the largest output; by default that of the
+            precision.
         seed: of the random input.
 
     Raises:

@@ -75,8 +75,9 @@ def check_parity(
     network: str, what: str, precision: str, error_abs: float, scale: float, tolerance: float | None
 ) -> None:
     """Raise `ExportError` for an error above the tolerance, or one that is no number."""
-    allowed = PRECISIONS[precision].tolerance if tolerance is None else tolerance
-    if not error_abs <= allowed * max(1.0, scale):  # also true of NaN
+    kind = PRECISIONS[precision]
+    allowed = kind.tolerance if tolerance is None else tolerance
+    if not error_abs <= allowed * max(kind.floor, scale):  # also true of NaN
         raise ExportError(
             f"the {precision} {what} of {network} differs from PyTorch by {error_abs:.3g} on "
             f"{'calibration images' if precision == 'int8' else 'random input'} with outputs up to {scale:.3g}; "

@@ -17,18 +17,23 @@ from precrop.errors import ExportError
 
 @dataclass(frozen=True)
 class Precision:
-    """A type, and the error allowed as a share of the largest output (or of 1, where outputs are smaller)."""
+    """A type, and the error allowed as a share of the largest output.
+
+    Outputs below ``floor`` are held to its share: float16 has too few digits left there, and int8 ranges none.
+    Fresh networks give outputs as small as 1e-8, so that a floor for all types would let anything pass.
+    """
 
     dtype: torch.dtype
     tolerance: float
+    floor: float = 0.0
 
 
 # The rounding of one operation is 6e-8, 5e-4, 4e-3 and 4e-3 of the largest value; it adds up over the layers.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(torch.float32, 1e-4),
-    "fp16": Precision(torch.float16, 2e-2),
+    "fp16": Precision(torch.float16, 2e-2, floor=1e-3),
     "bf16": Precision(torch.bfloat16, 1e-1),
-    "int8": Precision(torch.int8, 5e-1),
+    "int8": Precision(torch.int8, 5e-1, floor=1e-3),
 }
 
 

@@ -101,7 +101,7 @@ def plot_bench(result: BenchResult, path: str | Path) -> None:
     axes.set_ylabel(f"speed-up over {Path(rows[0].name).name}")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    figure.legend(loc="outside upper right", frameon=False, fontsize=8)
+    figure.legend(loc="outside upper right", frameon=False, fontsize=8, markerscale=0.6)
     axes.set_title(f"{result.backend}, {result.precision}", fontsize=10, loc="left")
     try:
         figure.savefig(path, dpi=150, metadata={"Date": None} if Path(path).suffix == ".svg" else None)

@@ -95,6 +95,15 @@ def test_a_file_that_differs_is_refused_and_the_old_one_kept(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_small_outputs_are_held_to_their_own_size(tmp_path):
+    class Faint(Noisy):
+        def forward(self, images):
+            return 1e-8 * super().forward(images)
+
+    with pytest.raises(PrecropError, match=r"Faint differs from PyTorch by .*e-09 on random input"):
+        export_onnx(Faint(), tmp_path / "net.onnx", SHAPE)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [(Branching, "cannot export Branching to ONNX for images"), (TwoOutputs, "expected one tensor")],
