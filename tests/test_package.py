@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[1]
 
 WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-for name in ("lightning", "sklearn", "onnx", "onnxscript", "onnxruntime", "openvino", "tensorrt"):
+for name in ("lightning", "sklearn", "onnx", "onnxscript", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx"):
     sys.modules[name] = None
 import precrop
 # Where Lightning's classes are subclassed; loaded when a training starts.
 needs_lightning = {"precrop.recipes.training", "precrop.recipes.progress"}
 seen = 0
-for stage in ("", ".scoring", ".cropping", ".recipes", ".recipes.data", ".export"):
+for stage in ("", ".scoring", ".cropping", ".recipes", ".recipes.data", ".export", ".export.backends"):
     package = importlib.import_module("precrop" + stage)
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         if module.name in needs_lightning or module.name.split(".")[1] in ("setup", "tests", "benchmarks", "__main__"):
