@@ -47,7 +47,9 @@ def test_export_writes_the_file_and_says_how_far_it_is_off(capsys, tmp_path, fac
     status, out, _ = run(capsys, "export", factory, "-o", path, *SMALL, "--precision", "fp16", "--batch", "1,4")
     assert not status
     facts = json.loads((tmp_path / f"net{suffix}.json").read_text())
-    assert f"{facts['size_bytes']:,} bytes), {facts['format']} fp16, described in net{suffix}.json" in out
+    assert f"{facts['size_bytes']:,} bytes), {facts['format']} fp16, described in net{suffix}.json" in " ".join(
+        out.split()
+    )
     assert f"largest error against PyTorch: {facts['parity']['max_abs_error']:.2e}, outputs up to" in out
     assert facts["input"]["batch"] == [1, 4]
     assert facts["precision"] == "fp16"
