@@ -6,25 +6,13 @@ import sys
 import pytest
 import torch
 from nets import Chain, Residual
+from support_cli import run
 
 import precrop
-from precrop import Densities, PrecropError, cli, load, plan, score
+from precrop import Densities, PrecropError, load, plan, score
 from precrop.errors import MissingExtraError, ScoreError
 
 SHAPE = (3, 8, 8)
-
-
-def run(capsys, *args):
-    old, sys.argv = sys.argv, ["precrop", *map(str, args)]
-    try:
-        cli.main()
-        status = 0
-    except SystemExit as leave:
-        status = leave.code
-    finally:
-        sys.argv = old
-    out, err = capsys.readouterr()
-    return status, out, err
 
 
 def test_densities_are_a_mapping_that_prints_as_a_table():
