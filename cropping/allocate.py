@@ -39,7 +39,7 @@ def allocate(
     aim = None if target is None else TARGETS[target]
     unit = alignment(graph.widths, None if aim is None else aim.unit)
     ladders = [ladder(w, w.size * (_WIDEST if widen else 1), round_to, unit) for w in graph.widths]
-    path = _path(Request(graph, budget, ladders, widen, 0.0 if aim is None else aim.traffic), scorer)
+    path = _path(Request(graph, budget, ladders, widen, aim), scorer)
     caps = {"params": budget.params, "macs": budget.macs}
     if not widen and all(cap is None or cap >= 1 for cap in caps.values()):
         return graph.original, ()

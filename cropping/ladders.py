@@ -2,7 +2,7 @@
 
 Kernels run at full speed only on aligned widths, so a width climbs a *ladder*. In a network that has a width of 128
 channels or more, and for a target, its rungs are multiples of 16 (of the target's unit); below that they are powers
-of two, each taken from a quarter of it on: sixteen channels stay sixteen until their share is below four, since eight
+of two, each taken from an eighth of it on: sixteen channels stay sixteen until their share is below two, since eight
 of them run no faster. A narrower network has rungs at multiples of a power of two that grows with the size: 2 from 8
 channels, 4 from 16, 8 from 32. ``round_to`` makes all rungs multiples of that alone.
 """
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 # Networks with a width of this many channels have units of 16 throughout: a vector of float32 is 8 or 16 long.
 WIDE, ALIGNED = 128, 16
 # A rung of at most one unit is taken from this share of it on.
-EARLY = 0.25
+EARLY = 0.125
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from precrop.cropping.graph import WidthGraph
 from precrop.cropping.ladders import Ladder
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import as_polynomial
+from precrop.cropping.targets import Target
 from precrop.scoring import synexp
 
 Array = NDArray[np.float64]
@@ -39,14 +40,14 @@ _TILTS = np.array([0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0])
 class Request:
     """What a path is made for: the network, the caps, the sizes that its widths may take, whether they may grow.
 
-    ``traffic`` in [0, 1] is the part of a multiply-add's price that is put on output elements instead.
+    ``target`` is the engine that says what a multiply-add's price stands for (None: for itself).
     """
 
     graph: WidthGraph
     budget: Budget
     ladders: Sequence[Ladder]
     widen: bool = False
-    traffic: float = 0.0
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,20 @@ def synexp_path(request: Request) -> WidthPath:
     With both parameters and multiply-adds capped, the price is tilted between them at each
     level so that both caps are used up together, where the network allows it.
 
-    For a target a multiply-add's price is in part that of the elements it makes. Where an engine spends its time on
-    moving them, a layer's :math:`f_l` stands for less of its time than its output elements :math:`o_l`, so the price is
+    For a target the price of a multiply-add is in part that of what is moved for it: a layer's :math:`f_l` says less
+    of its time than the elements that it writes, :math:`o_l`, and the weights that it reads, :math:`a_l`:
 
-    .. math:: f_l' = (1 - \kappa) \frac{f_l}{\sum f} + \kappa \frac{o_l}{\sum o},
+    .. math:: f_l' = (1 - \kappa - \mu) \frac{f_l}{\sum f} + \kappa \frac{o_l}{\sum o} + \mu \frac{a_l}{\sum a},
 
-    with :math:`\kappa` the request's ``traffic``. The caps stay what they are; the crop of the same multiply-adds is
-    narrower where the images are large.
+    with the target's ``elements`` :math:`\kappa` and ``weights`` :math:`\mu`. The caps stay what they are; the crop of
+    the same multiply-adds is narrower where images are large and at a wide end.
     """
-    graph, budget = request.graph, request.budget
+    graph, budget, target = request.graph, request.budget, request.target
     params, macs, elements = _costs(graph)
-    time = (1 - request.traffic) * macs / macs.sum() + request.traffic * elements / elements.sum()
+    time = macs / macs.sum()
+    if target is not None:
+        moved = target.elements * elements / elements.sum() + target.weights * params / params.sum()
+        time = (1 - target.elements - target.weights) * time + moved
     shares = shares_of_ends(graph)
 
     def tilted(tilt: float) -> WidthPath:

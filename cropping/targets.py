@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """``unit``: the multiple of channels that it computes at full speed; ``traffic``: see `paths.synexp_path`."""
+    """``unit``: the multiple of channels that it computes at full speed.
+
+    ``elements`` and ``weights``: the parts of a multiply-add's price that it puts on the elements that a layer writes
+    and on the weights that it reads, together at most 1 (`precrop.cropping.paths.synexp_path`).
+    """
 
     unit: int
-    traffic: float
+    elements: float = 0.0
+    weights: float = 0.0
 
 
-# Measured by benchmarks/latency.py on a CPU with vectors of 16 float32; TensorRT's unit is what an INT8 tensor core
-# takes at once by NVIDIA's documentation, and was not measured.
+# Found with benchmarks/latency.py at batch 1 on a CPU with vectors of 16 float32, the same for both engines there.
+# TensorRT's unit is what an INT8 tensor core takes at once by NVIDIA's documentation, and was not measured.
 TARGETS: dict[str, Target] = {
-    "onnxruntime": Target(unit=16, traffic=0.6),
-    "openvino": Target(unit=16, traffic=0.6),
-    "tensorrt": Target(unit=32, traffic=0.0),
+    "onnxruntime": Target(unit=16, elements=0.85, weights=0.1),
+    "openvino": Target(unit=16, elements=0.85, weights=0.1),
+    "tensorrt": Target(unit=32),
 }

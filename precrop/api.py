@@ -68,7 +68,7 @@ def precrop(
         round_to: widths become multiples of this; by default of 16 in a network with a layer of 128 channels or
             more, and of 1 to 8, growing with the width, in a narrower one.
         target: the engine that the crop is made for, a name of `TARGETS` such as ``"onnxruntime"``: its unit of
-            widths, whatever the network's, and with ``"synexp"`` a share of the multiply-adds' price put on what
+            widths, whatever the network's, and with ``"synexp"`` most of the multiply-adds' price put on what
             the engine's time is spent on (`precrop.cropping.paths.synexp_path`). The caps stay what they are.
         ignore: layers whose output width stays; a module name or a pattern means all layers in it.
         input_shape: one image's (C, H, W); by default that of the data or the densities, else found from the model.

@@ -162,9 +162,9 @@ def test_ladders():
     assert rungs(440, multiple=55, minimum=55, unit=16) == list(range(55, 441, 55))
 
 
-def test_an_aligned_width_stays_whole_down_to_a_quarter_of_its_unit():
+def test_an_aligned_width_keeps_its_unit_down_to_an_eighth_of_it():
     steps = ladder(width(64), 64, unit=16)
-    real = np.array([0.4, 0.5, 1, 2, 3.9, 4, 16, 23.9, 24, 41, 64])
+    real = np.array([0.2, 0.25, 0.5, 1, 1.9, 2, 16, 23.9, 24, 41, 64])
     assert steps.rounded(real).tolist() == [1, 2, 4, 8, 8, 16, 16, 16, 32, 48, 64]
     assert ladder(width(64), 64).rounded(np.array([3.9, 16, 23.9])).tolist() == [4, 16, 24]
 

@@ -52,7 +52,7 @@ def test_the_same_macs_with_fewer_elements_moved(name):
     )
     assert by_macs.macs == pytest.approx(0.5 * whole.macs, rel=0.01)
     assert by_time.macs == pytest.approx(0.5 * whole.macs, rel=0.01)
-    assert by_time.activations < 0.87 * by_macs.activations
+    assert by_time.activations < 0.82 * by_macs.activations
 
 
 @pytest.mark.parametrize("caps", [("macs",), ("params", "macs")], ids="+".join)
