@@ -42,10 +42,10 @@ bench-growth: $(INSTALLED)
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/train_speed.py --batch 16 --image 112 --rounds 7
 
-# docs/LATENCY.md and the README's table of what a crop saves in an engine. Half an hour on a quiet machine.
+# docs/LATENCY.md and the README's table of what a crop saves in an engine. Twenty minutes on a quiet machine.
 bench-latency: $(INSTALLED)
 	$(BIN)/pip install -q -e ".[onnx,openvino]" torch-pruning==1.6.1
-	$(BIN)/python benchmarks/latency.py --write docs/LATENCY.md
+	$(BIN)/python benchmarks/latency.py --targets none onnxruntime openvino --peer-round-to 0 16 --write docs/LATENCY.md
 
 # Training steps and latency of crops on an NVIDIA GPU, with checks against the CPU. Eight minutes.
 bench-gpu: $(INSTALLED)

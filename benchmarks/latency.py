@@ -66,7 +66,7 @@ def main() -> None:
         except PackageNotFoundError:
             sys.exit("torch-pruning is not installed. pip install torch-pruning==1.6.1, or leave it out of --peers.")
     machine = machine_line()
-    command = shlex.join(["python", "benchmarks/latency.py", *sys.argv[1:]])
+    command = shlex.join(["python", "benchmarks/latency.py", *told(sys.argv[1:])])
     rows: list[Row] = []
     profiles: list[Profile] = []
     begun = time.monotonic()
@@ -114,6 +114,12 @@ def parse() -> argparse.Namespace:
         if path is not None and not path.parent.is_dir():
             parser.error(f"cannot write {path}: its folder does not exist. Create it first.")
     return args
+
+
+def told(arguments: list[str]) -> list[str]:
+    """The arguments that a page depends on: not where else the rows were written."""
+    places = [i for i, argument in enumerate(arguments) if argument in ("--csv", "--json")]
+    return [argument for i, argument in enumerate(arguments) if i not in places and i - 1 not in places]
 
 
 def measure(name: str, args: argparse.Namespace, say: Callable[[str], None]) -> tuple[list[Row], list[Profile]]:
