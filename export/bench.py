@@ -224,8 +224,7 @@ def _of_file(name: str, path: Path, backend: Backend, precision: str, folder: Pa
             "openvino or tensorrt."
         )
     found = computes_in(graph)
-    # OpenVINO computes float32 files in what it is asked to.
-    if found != precision and (backend.format, found, precision == "int8") != ("openvino", "fp32", False):
+    if not backend.runs_file_of(found, precision):
         raise ExportError(
             f"{path} computes in {found}, and the precision is {precision}. Pass precision={found!r} (--precision "
             f"{found}), or export the network in {precision}."
@@ -250,13 +249,11 @@ def _of_network(
     prepared = _Prepared(name, backend, precision, folder, shape, traced.size(traced.original).macs, network)
     if backend.format is not None:
         prepared.onnx = folder / "network.onnx"
-        # OpenVINO halves the weights itself, from a float32 graph.
-        halved = backend.format == "openvino" and precision == "fp16"
         export_onnx(
             network,
             prepared.onnx,
             shape,
-            precision="fp32" if halved else precision,
+            precision=backend.graph_precision(precision),
             calibration=calibration,
             seed=seed,
         )

@@ -106,13 +106,11 @@ def export(
         calibration = calibration_batches(calibration, shape)
     sidecar = path.with_name(path.name + ".json")
     with tempfile.TemporaryDirectory() as folder:
-        # An IR's weights are halved as it is written, from a float32 graph.
-        halved = backend.format == "openvino" and precision == "fp16"
         graph = export_onnx(
             frozen,
             Path(folder, "network.onnx"),
             shape,
-            precision="fp32" if halved else precision,
+            precision=backend.graph_precision(precision),
             calibration=calibration,
             tolerance=tolerance,
             seed=seed,

@@ -104,8 +104,9 @@ class Backend:
     ``extra`` and ``modules`` are what must be installed; ``runs`` are the precisions that it runs; ``format`` is what
     ``precrop export --to`` calls its files and ``suffixes`` how their names end (none: it runs the network itself),
     and ``writes`` the precisions of those files. ``build(onnx, path, settings)`` writes a file from an ONNX file and
-    returns facts for the sidecar; ``companions`` names the files that belong to the one written. ``found`` looks for a
-    package that is one of several, and raises `MissingExtraError`.
+    returns facts for the sidecar; ``companions`` names the files that belong to the one written. ``converts`` are the
+    precisions that it makes of a float32 graph as it builds, ``casts`` those in which it runs a float32 file.
+    ``found`` looks for a package that is one of several, and raises `MissingExtraError`.
     """
 
     title: str
@@ -119,7 +120,17 @@ class Backend:
     writes: tuple[str, ...] = ()
     build: Callable[[Path, Path, BuildSettings], dict[str, Any]] | None = None
     companions: Callable[[Path], tuple[Path, ...]] = field(default=lambda path: ())
+    converts: tuple[str, ...] = ()
+    casts: tuple[str, ...] = ()
     found: Callable[[], Any] = field(default=lambda: None)
+
+    def graph_precision(self, precision: str) -> str:
+        """The precision of the ONNX graph that a file of this one is built from."""
+        return "fp32" if precision in self.converts else precision
+
+    def runs_file_of(self, found: str, precision: str) -> bool:
+        """Whether it runs an ONNX file that computes in ``found`` as one of ``precision``."""
+        return found == precision or (found == "fp32" and precision in self.casts)
 
     def check(self) -> None:
         """Raise `MissingExtraError` if what the backend needs is not installed."""

@@ -108,4 +108,6 @@ BACKEND = Backend(
     writes=("fp32", "fp16", "bf16", "int8"),
     build=build,
     companions=lambda path: (path.with_suffix(".bin"),),
+    converts=("fp16",),  # it halves the weights as it writes them
+    casts=("fp16", "bf16"),
 )
