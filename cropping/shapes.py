@@ -24,9 +24,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from precrop.cropping.origins import Origin, calling_origin
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.probe import Shapes, Sizes, fit
-from precrop.cropping.solver import Origin, Solver, as_polynomial, calling_origin
+from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, dim_of, shape_of, symint
 from precrop.errors import TraceError
 

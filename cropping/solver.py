@@ -17,48 +17,11 @@ with positive coefficients can meet pins every variable in it: such widths canno
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from math import gcd
 
-import torch
-
+from precrop.cropping.origins import Origin, calling_origin
 from precrop.cropping.polynomial import Polynomial
-
-_TORCH_ROOT = torch.__file__.rsplit("__init__", 1)[0]
-_LAYERS_ROOT = _TORCH_ROOT + "nn"
-_OWN_ROOT = __file__.rsplit("solver.py", 1)[0]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The place in the network's own source that made a demand."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        import linecache
-
-        source = linecache.getline(self.file, self.line).strip()
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}" + (f" ({source})" if source else "")
-
-
-def calling_origin() -> Origin | None:
-    """The innermost stack frame that is neither torch's nor this package's, else a layer's of torch."""
-    frame = sys._getframe(1)
-    within_torch: Origin | None = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if within_torch is None and file.startswith(_LAYERS_ROOT):
-            within_torch = Origin(file, frame.f_lineno)
-        if not file.startswith((_TORCH_ROOT, _OWN_ROOT)) and not file.startswith("<"):
-            return Origin(file, frame.f_lineno)
-        if file.startswith(_OWN_ROOT) and frame.f_code.co_name == "run_forward":
-            return within_torch
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
 
 @dataclass
 class Solver:
@@ -164,6 +127,17 @@ class Solver:
             self.part_of(less, more)  # the rest is at least one
         else:
             self.pin(difference)
+
+    def ordered(self, a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
+        """The smaller and the larger of two sizes, demanding that this order stays; equal sizes stay equal."""
+        smaller, larger = (a, b) if self.hint(a) <= self.hint(b) else (b, a)
+        difference = self.resolve(larger - smaller)
+        if not self.is_positive(difference + Polynomial.constant(1)):
+            if self.hint(difference) == 0:
+                self.equate(smaller, larger)
+            else:
+                self.order(smaller, larger, strict=False)
+        return self.resolve(smaller), self.resolve(larger)
 
     def part_of(self, part: Polynomial, whole: Polynomial) -> Polynomial:
         """Demand ``part <= whole`` for all widths; returns the part.

@@ -19,8 +19,9 @@ from typing import Any, cast
 import torch
 from torch.fx.experimental.sym_node import SymNode  # (the module also gives torch.SymInt its operators)
 
+from precrop.cropping.origins import is_library
 from precrop.cropping.polynomial import Polynomial, product, total
-from precrop.cropping.solver import Solver, calling_origin
+from precrop.cropping.solver import Solver
 
 Dim = int | Polynomial
 
@@ -151,10 +152,10 @@ class SizeNode(_Node):
         return self._with(result)
 
     def sym_max(self, other: SizeNode) -> SizeNode:
-        return self if self.hint >= other.hint else other
+        return self._with(self.solver.ordered(self.size, other.size)[1])
 
     def sym_min(self, other: SizeNode) -> SizeNode:
-        return self if self.hint <= other.hint else other
+        return self._with(self.solver.ordered(self.size, other.size)[0])
 
     def sym_sum(self, terms: Sequence[SizeNode]) -> SizeNode:
         return self._with(total(term.size for term in terms))
@@ -170,22 +171,22 @@ class SizeNode(_Node):
     truediv = int_truediv
 
     def eq(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (self.size, "eq", other.size))
+        return _Comparison(self.solver, self.size, "eq", other.size)
 
     def ne(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (self.size, "ne", other.size))
+        return _Comparison(self.solver, self.size, "ne", other.size)
 
     def lt(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (self.size, "lt", other.size))
+        return _Comparison(self.solver, self.size, "lt", other.size)
 
     def le(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (self.size, "le", other.size))
+        return _Comparison(self.solver, self.size, "le", other.size)
 
     def gt(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (other.size, "lt", self.size))
+        return _Comparison(self.solver, other.size, "lt", self.size)
 
     def ge(self, other: SizeNode) -> BoolNode:
-        return BoolNode(self.solver, (other.size, "le", self.size))
+        return _Comparison(self.solver, other.size, "le", self.size)
 
     # No rule of ours reads strides, and a data-free tensor's layout decides nothing.
     def is_contiguous(self, sizes: object, strides: object) -> BoolNode:
@@ -208,61 +209,46 @@ class _Number(SymNode):
         self.constant = value
 
 
-_EQUAL = (("eq", True), ("ne", False))
-
-
 class BoolNode(_Node):
-    """The node behind a comparison of sizes; decided only when somebody asks.
+    """The node behind a condition on sizes; decided only when somebody asks. This one is a plain answer."""
 
-    ``claim`` is a bool, or ``(a, relation, b)`` with relation ``eq``, ``ne``, ``lt``, ``le``.
-    """
-
-    __slots__ = ("claim", "solver")
-
-    def __init__(self, solver: Solver, claim: bool | tuple[Polynomial, str, Polynomial]) -> None:
+    def __init__(self, solver: Solver, answer: bool) -> None:
         self.solver = solver
-        self.claim = claim
+        self.answer = answer
 
     def __repr__(self) -> str:
-        return str(self.claim)
+        return str(self.answer)
 
     _graph_repr = __repr__
 
     def is_constant(self) -> bool:
-        return isinstance(self.claim, bool)
+        return True
 
     def known(self) -> bool | None:
         """True or False where that holds for all widths, else None."""
-        if isinstance(self.claim, bool):
-            return self.claim
-        a, relation, b = self.claim
-        difference = self.solver.resolve(b - a)
-        if difference.is_constant:
-            d = difference.offset
-            return {"eq": d == 0, "ne": d != 0, "lt": d > 0, "le": d >= 0}[relation]
-        if relation in ("lt", "le"):
-            if self.solver.is_positive(difference if relation == "lt" else difference + Polynomial.constant(1)):
-                return True
-            if self.solver.is_positive(-difference if relation == "le" else Polynomial.constant(1) - difference):
-                return False
-        return None
+        return self.answer
 
-    def _by_hint(self) -> bool:
-        a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
-        d = self.solver.hint(b) - self.solver.hint(a)
-        return {"eq": d == 0, "ne": d != 0, "lt": d > 0, "le": d >= 0}[relation]
+    def by_hint(self) -> bool:
+        """The answer at the present sizes."""
+        return self.answer
+
+    def demand(self, branch: bool) -> None:
+        """Demand what makes the present answer hold; of the order of sizes only where the network takes a ``branch``."""
+
+    def negated(self) -> BoolNode:
+        """The opposite condition."""
+        return BoolNode(self.solver, not self.answer)
+
+    def _decide(self, branch: bool) -> bool:
+        answer = self.known()
+        if answer is None:
+            answer = self.by_hint()
+            self.demand(branch)
+        return answer
 
     def decide(self) -> bool:
         """The answer at the present sizes; an equality that holds becomes a demand."""
-        answer = self.known()
-        if answer is None:
-            answer = self._by_hint()
-            a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
-            if (relation, answer) in _EQUAL:
-                self.solver.equate(a, b)
-            else:
-                self.solver.compared |= a.variables() | b.variables()
-        return answer
+        return self._decide(branch=False)
 
     def guard_bool(self, file: str, line: int) -> bool:
         return self.decide()
@@ -276,27 +262,14 @@ class BoolNode(_Node):
         The network's own code takes a branch here, and every crop must take the same: an order of the sizes
         becomes a demand, a difference pins them. Torch's own Python code asks the same way, only to check.
         """
-        if self.known() is None and not self._becomes_demand():
-            caller = sys._getframe(1)
-            while caller.f_code.co_name == "__bool__" and caller.f_back is not None:
-                caller = caller.f_back
-            origin = calling_origin()
-            if origin is not None and origin.file == caller.f_code.co_filename:
-                a, relation, b = cast(tuple[Polynomial, str, Polynomial], self.claim)
-                if relation in ("lt", "le"):
-                    smaller, larger = (a, b) if self._by_hint() else (b, a)
-                    self.solver.order(smaller, larger, strict=(relation == "lt") == self._by_hint())
-                else:
-                    self.solver.pin(b - a)
-        return self.decide()
-
-    def _becomes_demand(self) -> bool:
-        """Whether the answer is that two sizes are equal, which is then demanded of all widths."""
-        return (cast(tuple[Polynomial, str, Polynomial], self.claim)[1], self._by_hint()) in _EQUAL
+        caller = sys._getframe(1)
+        while caller.f_code.co_name == "__bool__" and caller.f_back is not None:
+            caller = caller.f_back
+        return self._decide(branch=not is_library(caller.f_code.co_filename))
 
     def _at_hint(self, file: str, line: int) -> bool:
         answer = self.known()
-        return self._by_hint() if answer is None else answer
+        return self.by_hint() if answer is None else answer
 
     guard_size_oblivious = _at_hint
 
@@ -309,21 +282,108 @@ class BoolNode(_Node):
         return self.known() is not False
 
     def sym_and(self, other: BoolNode) -> BoolNode:
-        return BoolNode(self.solver, self.decide() and other.decide())
+        return _Both(self, other)
 
     def sym_or(self, other: BoolNode) -> BoolNode:
-        return BoolNode(self.solver, self.decide() or other.decide())
+        return _Both(self.negated(), other.negated()).negated()
 
     and_, or_ = sym_and, sym_or
 
     def sym_not(self) -> BoolNode:
-        return BoolNode(self.solver, not self.decide())
+        return self.negated()
 
     def wrap_bool(self, value: bool) -> BoolNode:
         return BoolNode(self.solver, value)
 
     def wrap_int(self, number: int) -> SizeNode:
         return SizeNode(self.solver, Polynomial.constant(number))
+
+
+_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "le", "le": "lt"}
+
+
+class _Comparison(BoolNode):
+    """Two sizes compared: ``relation`` is ``eq``, ``ne``, ``lt`` or ``le``."""
+
+    def __init__(self, solver: Solver, a: Polynomial, relation: str, b: Polynomial) -> None:
+        self.solver, self.a, self.relation, self.b = solver, a, relation, b
+
+    def __repr__(self) -> str:
+        return f"{self.a!r} {self.relation} {self.b!r}"
+
+    _graph_repr = __repr__
+
+    def is_constant(self) -> bool:
+        return False
+
+    def _holds(self, difference: int) -> bool:
+        d = difference
+        return {"eq": d == 0, "ne": d != 0, "lt": d > 0, "le": d >= 0}[self.relation]
+
+    def known(self) -> bool | None:
+        difference = self.solver.resolve(self.b - self.a)
+        if difference.is_constant:
+            return self._holds(difference.offset)
+        if self.relation in ("lt", "le"):
+            one = Polynomial.constant(1)
+            if self.solver.is_positive(difference if self.relation == "lt" else difference + one):
+                return True
+            if self.solver.is_positive(-difference if self.relation == "le" else one - difference):
+                return False
+        return None
+
+    def by_hint(self) -> bool:
+        return self._holds(self.solver.hint(self.b) - self.solver.hint(self.a))
+
+    def demand(self, branch: bool) -> None:
+        answer = self.by_hint()
+        if answer is (self.relation == "eq") and self.relation in ("eq", "ne"):
+            self.solver.equate(self.a, self.b)
+        elif not branch:
+            self.solver.compared |= self.a.variables() | self.b.variables()
+        elif self.relation in ("lt", "le"):
+            smaller, larger = (self.a, self.b) if answer else (self.b, self.a)
+            self.solver.order(smaller, larger, strict=(self.relation == "lt") == answer)
+        else:
+            self.solver.pin(self.b - self.a)
+
+    def negated(self) -> BoolNode:
+        swapped = self.relation in ("lt", "le")
+        a, b = (self.b, self.a) if swapped else (self.a, self.b)
+        return _Comparison(self.solver, a, _OPPOSITE[self.relation], b)
+
+
+class _Both(BoolNode):
+    """Two conditions that must both hold, or with ``opposite`` must not both hold."""
+
+    def __init__(self, one: BoolNode, other: BoolNode, opposite: bool = False) -> None:
+        self.solver, self.parts, self.opposite = one.solver, (one, other), opposite
+
+    def __repr__(self) -> str:
+        return f"{'not ' if self.opposite else ''}({self.parts[0]!r} and {self.parts[1]!r})"
+
+    _graph_repr = __repr__
+
+    def is_constant(self) -> bool:
+        return False
+
+    def known(self) -> bool | None:
+        known = [part.known() for part in self.parts]
+        if False in known:
+            return self.opposite
+        return None if None in known else not self.opposite
+
+    def by_hint(self) -> bool:
+        return all(part.by_hint() for part in self.parts) is not self.opposite
+
+    def demand(self, branch: bool) -> None:
+        failing = [part for part in self.parts if not part.by_hint()]
+        for part in failing[:1] or self.parts:  # one that fails is enough
+            if part.known() is None:
+                part.demand(branch)
+
+    def negated(self) -> BoolNode:
+        return _Both(*self.parts, opposite=not self.opposite)
 
 
 def symint(solver: Solver, size: Dim) -> Any:
