@@ -75,11 +75,13 @@ class Followers:
             self.found.setdefault((path, name), size)
 
     def _size_of(self, value: int, tensors: Any) -> Dim | None:
-        """The first symbolic size that has this value now, among the axes of the tensors."""
+        """The first symbolic size that has this value now, among the axes of the tensors; None after a fixed one."""
         for tensor in tree_leaves(tensors):
             for size in shape_of(tensor)[1:] if isinstance(tensor, torch.Tensor) else ():
                 if isinstance(size, Polynomial) and self.solver.hint(size) == value:
                     return size
+                if size == value:
+                    return None
         return None
 
     # -- timm ------------------------------------------------------------------

@@ -31,12 +31,14 @@ class Sizes:
     """The symbolic sizes of one module: tensor name to shape, attribute name to size or list of sizes.
 
     ``told`` are numbers that go by a usual name and may or may not be read by a forward; see
-    `precrop.cropping.followers`.
+    `precrop.cropping.followers`. ``computed`` are the shapes of tensors that the module computes from others before
+    each forward (`torch.nn.utils.parametrize`, weight norm, spectral norm, pruning masks).
     """
 
     tensors: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
     attributes: dict[str, Dim | tuple[Dim, ...] | list[Dim]] = field(default_factory=dict)
     told: dict[str, Dim] = field(default_factory=dict)
+    computed: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
 def _fresh(solver: Solver, size: int) -> Dim:
@@ -148,6 +150,7 @@ SIZE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "timm.models.shvit.SHSA": ("dim", "qk_dim", "pdim"),
     "timm.models.vision_transformer.DiffParallelScalingBlock": ("in_split",),
     "timm.models.vision_transformer.ParallelScalingBlock": ("in_split",),
+    "torch.nn.utils.parametrizations._SpectralNorm": ("_u", "_v"),
     "torchvision.models.optical_flow.raft.UpdateBlock": ("hidden_state_size",),
     "torchvision.ops.misc.FrozenBatchNorm2d": ("weight", "bias", "running_mean", "running_var"),
 }
@@ -193,15 +196,17 @@ def qualified(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
+def sizes_of(module: nn.Module, solver: Solver, computed: tuple[Dim, ...] | None = None) -> Sizes:
     """The symbolic sizes of a module's own parameters, buffers and attributes.
 
     A parameter that no row explains (a LayerScale gamma, a learned gain) gets a variable
-    for every axis longer than one; the code that uses it ties them to what they meet.
+    for every axis longer than one; the code that uses it ties them to what they meet. So does a buffer along the
+    axes on which all of its values are alike (statistics that have not moved, one filter for each channel); any other
+    is a constant, which the forward may read. ``computed`` is the shape of the tensor that a parametrization computes.
     """
     sizes = Sizes()
     for kind, describe in LAYER_KINDS.items():
-        if isinstance(module, kind) and _is_plain(module):
+        if isinstance(module, kind):
             sizes = describe(module, solver)
             break
     for cls in type(module).__mro__:
@@ -209,16 +214,12 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
             sizes = NAMED_KINDS[qualified(cls)](module, solver)
     if isinstance(getattr(module, "normalized_shape", None), tuple):  # LayerNorm, RMSNorm, and timm's kinds of both
         sizes = _layer_norm(module, solver)
-    own = {**module._parameters, **module._buffers}
-    sizes.tensors = {name: shape for name, shape in sizes.tensors.items() if own.get(name) is not None}
-    for name, parameter in module._parameters.items():
-        if parameter is not None and name not in sizes.tensors:
-            sizes.tensors[name] = tuple(_fresh(solver, size) for size in parameter.shape)
+    _own_tensors(module, solver, sizes, computed)
     for cls in type(module).__mro__:
         for attribute in SIZE_ATTRIBUTES.get(qualified(cls), ()):
             value = getattr(module, attribute, None)
             if isinstance(value, torch.Tensor):
-                sizes.tensors[attribute] = tuple(_fresh(solver, size) for size in value.shape)
+                sizes.tensors[attribute] = _fresh_shape(solver, value)
             elif isinstance(value, (list, tuple)):
                 sizes.attributes[attribute] = type(value)(_fresh(solver, size) for size in value)
             elif isinstance(value, int):
@@ -230,10 +231,47 @@ def sizes_of(module: nn.Module, solver: Solver) -> Sizes:
     return sizes
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Whether the parameters are the class's own, not recomputed ones (`torch.nn.utils.parametrize`)."""
-    weight = module._parameters.get("weight", "absent")
-    return weight != "absent" if isinstance(weight, str) else True
+def _own_tensors(module: nn.Module, solver: Solver, sizes: Sizes, computed: tuple[Dim, ...] | None) -> None:
+    """Complete the tensors of a module: those that its row computes from others, and those that it does not name."""
+    own = {name: t for store in (module._parameters, module._buffers) for name, t in store.items() if t is not None}
+    sizes.computed = {name: shape for name, shape in sizes.tensors.items() if _is_computed(module, name)}
+    sizes.tensors = {name: shape for name, shape in sizes.tensors.items() if name in own}
+    for name, tensor in own.items():
+        if name in sizes.tensors:
+            continue
+        whole, _, _ = name.rpartition("_")  # weight_orig, weight_mask, weight_v
+        shape = sizes.computed.get(whole, computed)
+        if shape is not None and tuple(tensor.shape) == tuple(solver.hint(as_polynomial(size)) for size in shape):
+            sizes.tensors[name] = shape
+        elif name in module._parameters or whole in sizes.computed:
+            sizes.tensors[name] = _fresh_shape(solver, tensor)
+        elif tensor.is_floating_point() and any(alike := _alike_axes(module, tensor)):
+            axes = zip(tensor.shape, alike, strict=True)
+            sizes.tensors[name] = tuple(_fresh(solver, size) if free else size for size, free in axes)
+
+
+def _is_computed(module: nn.Module, name: str) -> bool:
+    """Whether a tensor of a module is computed anew before each forward, from tensors that it has instead."""
+    return name not in module._parameters and (
+        name in getattr(module, "parametrizations", ()) or isinstance(vars(module).get(name), torch.Tensor)
+    )
+
+
+def _alike_axes(module: nn.Module, buffer: torch.Tensor) -> list[bool]:
+    """For each axis whether it is longer than one and all slices along it have the same values.
+
+    A list of numbers as long as a parameter of the same module (a norm's statistics) counts as alike.
+    """
+    if buffer.dim() == 1 and any(p is not None and p.shape == buffer.shape for p in module._parameters.values()):
+        return [len(buffer) > 1]
+    if buffer.is_meta:
+        return [False] * buffer.dim()
+    first = (buffer.narrow(axis, 0, 1) for axis in range(buffer.dim()))
+    return [size > 1 and bool((buffer == one).all()) for size, one in zip(buffer.shape, first, strict=True)]
+
+
+def _fresh_shape(solver: Solver, tensor: torch.Tensor) -> tuple[Dim, ...]:
+    return tuple(_fresh(solver, size) for size in tensor.shape)
 
 
 def settled(value: Any, values: Callable[[int], int]) -> Any:

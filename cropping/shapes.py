@@ -37,16 +37,25 @@ _META = torch.device("meta")
 _DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
 
 
+class ReshapedInPlace(BaseException):
+    """An operator changes a tensor's shape in place, and that tensor may stand for others of its old shape.
+
+    Not an `Exception`, so that no handler in the network's code takes it for one of its own.
+    """
+
+
 class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows shapes through every operator.
 
     ``on_product(weight, incoming, outgoing, macs, activations)`` is called for each multiply-add
     operator: its weight (None for a product of two activations), the sizes it goes from and to,
-    and its multiply-adds and output elements for the whole batch.
+    and its multiply-adds and output elements for the whole batch. ``separate`` makes a tensor for every result; else
+    one tensor stands for all of the same shape along a chain of operators, until `ReshapedInPlace` is raised.
     """
 
-    def __init__(self, solver: Solver, on_product: OnProduct) -> None:
+    def __init__(self, solver: Solver, on_product: OnProduct, separate: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.separate = separate
         self.solver = solver
         self.on_product = on_product
         self.failed_at: Origin | None = None
@@ -63,36 +72,53 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._elements[dtype].as_strided([symint(self.solver, s) for s in shape], [0] * len(shape))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from precrop.cropping.rules import RULES
-
         kwargs = kwargs or {}
         self.seen.update(id(arg) for arg in args if isinstance(arg, torch.nn.Parameter))
         name = func._schema.name.partition("::")[2]
         try:
             if not _symbolic(args) and not _symbolic(kwargs.values()):
                 return func(*args, **kwargs)
-            rule = RULES.get(name)
-            if rule is not None:
-                return rule(self, *args, **kwargs)
-            if torch.Tag.pointwise in func.tags:
-                return self._pointwise(func, args, kwargs)
-            if name in _DATA_DEPENDENT:
-                raise TraceError(_data_message(calling_origin()))
-            if name.endswith("_") and not name.endswith("__"):
-                return args[0]
-            if func._can_decompose():
-                try:
-                    with self:
-                        return func.decompose(*args, **kwargs)
-                except RuntimeError as error:
-                    if "symbolic sizes" not in str(error):
-                        raise
-            return self.probe(func, args, kwargs)
+            result = self._result(name, func, args, kwargs)
+            if self.separate and not name.endswith("_") and any(result is arg for arg in args):
+                return self.make(shape_of(result), result.dtype)
+            return result
         except TraceError:
             raise
         except Exception:
             self.failed_at = self.failed_at or calling_origin()
             raise
+
+    def _result(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        from precrop.cropping.rules import RULES
+
+        rule = RULES.get(name)
+        if rule is not None:
+            return rule(self, *args, **kwargs)
+        if torch.Tag.pointwise in func.tags:
+            return self._pointwise(func, args, kwargs)
+        if name in _DATA_DEPENDENT:
+            raise TraceError(_data_message(calling_origin()))
+        if name.endswith("_") and not name.endswith("__"):
+            rule = RULES.get(name[:-1])
+            changed = self.probe(func, args, kwargs) if rule is None else rule(self, *args, **kwargs)
+            return self._in_place(args[0], changed)
+        if func._can_decompose():
+            try:
+                with self:
+                    return func.decompose(*args, **kwargs)
+            except RuntimeError as error:
+                if "symbolic sizes" not in str(error):
+                    raise
+        return self.probe(func, args, kwargs)
+
+    def _in_place(self, tensor: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        """Give a tensor the shape that an operator in place gave it."""
+        shape = shape_of(changed)
+        if tensor.is_meta and shape != shape_of(tensor):
+            if not self.separate:
+                raise ReshapedInPlace
+            tensor.as_strided_([symint(self.solver, size) for size in shape], [0] * len(shape))
+        return tensor
 
     # -- elementwise ---------------------------------------------------------
 
@@ -104,7 +130,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for shape in shapes:
                 if -axis > len(shape):
                     continue
-                other = self._unless_one(shape[axis])
+                other = self.unless_one(shape[axis])
                 if size == 1:
                     size = other
                 elif other != 1:
@@ -112,7 +138,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result.append(size)
         return result
 
-    def _unless_one(self, size: Dim) -> Dim:
+    def unless_one(self, size: Dim) -> Dim:
         """The size, pinned where it is one now: it broadcasts, and a wider one would not."""
         if isinstance(size, Polynomial) and self.solver.hint(size) == 1:
             return self.solver.pin(size)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from precrop.cropping.copying import copy_structure
+from precrop.cropping.derived import refresh_derived
 from precrop.cropping.followers import set_attribute
 from precrop.cropping.graph import WidthGraph
 from precrop.cropping.initialize import Fans, Initializer, fans_of, looks_trained
@@ -56,6 +57,7 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
     small = copy_structure(model, memo)
     for (path, attribute), value in graph.attributes.items():
         set_attribute(small, path, attribute, settled(value, values))
+    refresh_derived(small)
     if trained:
         for module in small.modules():
             method = getattr(module, "reset_parameters", None)

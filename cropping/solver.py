@@ -23,6 +23,7 @@ from math import gcd
 from precrop.cropping.origins import Origin, calling_origin
 from precrop.cropping.polynomial import Polynomial
 
+
 @dataclass
 class Solver:
     """The free variables, their hints, and the substitutions found so far.

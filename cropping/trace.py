@@ -25,7 +25,7 @@ from precrop.cropping.forwards import forward_of
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
-from precrop.cropping.shapes import ShapeMode
+from precrop.cropping.shapes import ReshapedInPlace, ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
 from precrop.errors import ModelNameError, TraceError
@@ -43,14 +43,17 @@ def trace(model: nn.Module, input_shape: Sequence[int], ignore: Iterable[str] = 
     Raises `TraceError` when the forward fails or branches on data, `ModelNameError`
     for an unknown name in ``ignore``.
     """
-    return _Trace(model, tuple(input_shape)).run(ignore)
+    try:
+        return _Trace(model, tuple(input_shape)).run(ignore)
+    except ReshapedInPlace:
+        return _Trace(model, tuple(input_shape), separate=True).run(ignore)
 
 
 class _Trace:
-    def __init__(self, model: nn.Module, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, model: nn.Module, input_shape: tuple[int, ...], separate: bool = False) -> None:
         self.input_shape = input_shape
         self.solver = Solver()
-        self.mode = ShapeMode(self.solver, self._product)
+        self.mode = ShapeMode(self.solver, self._product, separate)
         self.layers: dict[str, Layer] = {}
         self.macs: list[Polynomial] = []  # what each operator adds to the network's
         self.activations: list[Polynomial] = []
@@ -94,8 +97,11 @@ class _Trace:
 
     def _make_symbolic(self) -> None:
         made: dict[int, tuple[torch.Tensor, tuple[Dim, ...]]] = {}
+        computed: dict[str, tuple[Dim, ...]] = {}  # path of a list of parametrizations -> shape of what it computes
         for path, module in self.model.named_modules():
-            sizes = sizes_of(module, self.solver)
+            sizes = sizes_of(module, self.solver, computed.get(path))
+            for name, shape in sizes.computed.items():
+                computed[f"{path}.parametrizations.{name}".removeprefix(".")] = shape
             self._make_tensors(path, module, sizes, made)
             for attribute, value in sizes.attributes.items():
                 self.attributes[path, attribute] = value
@@ -139,7 +145,8 @@ class _Trace:
                 full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
                 self.owned.setdefault(path, []).append(full)
-                self.weights.setdefault(id(tensor), full)
+                if is_parameter:
+                    self.weights.setdefault(id(tensor), full)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         self.running.append(module)

@@ -41,6 +41,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "unsqueeze": views.unsqueeze,
     "squeeze": views.squeeze,
     "expand": views.expand,
+    "copy_": views.copy_,
     "cat": cuts.cat,
     "concat": cuts.cat,
     "stack": cuts.stack,

@@ -81,23 +81,18 @@ def _cut(mode: ShapeMode, x: T, size: Dim, dim: int) -> list[T]:
 def slice(mode: ShapeMode, x: T, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> T:
     solver, size = mode.solver, shape_of(x)[dim]
     step = int(step)
-    low: Dim = 0 if start is None else dim_of(start)
-    high: Dim = size if end is None else dim_of(end)
-    if isinstance(low, int) and low < 0:
-        low = as_polynomial(size) + Polynomial.constant(low)
-    if isinstance(high, int) and high < 0:
-        high = as_polynomial(size) + Polynomial.constant(high)
+    low: Dim = _from_front(mode, 0 if start is None else dim_of(start), size)
+    high: Dim = _from_front(mode, size if end is None else dim_of(end), size)
     if isinstance(size, int) and isinstance(low, int) and isinstance(high, int):
         return _with_axis(mode, x, dim, len(range(size)[low:high:step]))
     whole, stop, begin = (solver.resolve(as_polynomial(s)) for s in (size, high, low))
-    present = solver.hint(whole)
-    if solver.hint(stop) > present:
+    if stop.is_constant and solver.hint(stop) >= solver.hint(whole):
+        stop = whole  # a number that cuts nothing off cuts nothing off a narrower tensor
+    elif solver.hint(stop) == solver.hint(whole):
+        mode.agree(stop, whole)
         stop = whole
-    elif solver.hint(stop) == present:
-        # A number that cuts nothing off cuts nothing off a narrower tensor; a size follows.
-        if not stop.is_constant:
-            mode.agree(stop, whole)
-        stop = whole
+    elif solver.hint(stop) > solver.hint(whole):
+        stop = solver.ordered(whole, stop)[0]
     else:
         stop = solver.part_of(stop, whole)
     if not begin.is_constant:
@@ -109,6 +104,16 @@ def slice(mode: ShapeMode, x: T, dim: int = 0, start: Any = None, end: Any = Non
     if step > 1:
         length = solver.divide(length + Polynomial.constant(step - 1), step)
     return _with_axis(mode, x, dim, length)
+
+
+def _from_front(mode: ShapeMode, place: Dim, size: Dim) -> Dim:
+    """A place on an axis, counted from the front; a negative one counts from the end of it."""
+    if isinstance(place, int):
+        return place if place >= 0 or isinstance(size, int) else size + Polynomial.constant(place)
+    if mode.solver.hint(place) >= 0:
+        return place
+    mode.solver.ordered(place, Polynomial.constant(-1))  # it stays negative
+    return mode.solver.resolve(as_polynomial(size) + place)
 
 
 def select(mode: ShapeMode, x: T, dim: int, index: Any) -> T:

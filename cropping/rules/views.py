@@ -64,15 +64,20 @@ def squeeze(mode: ShapeMode, x: T, dim: Any = None) -> T:
         if dim is None
         else [d % len(shape) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
     )
-    return mode.make([s for i, s in enumerate(shape) if not (i in dims and s == 1)], x.dtype)
+    return mode.make([s for i, s in enumerate(shape) if not (i in dims and mode.unless_one(s) == 1)], x.dtype)
 
 
 def expand(mode: ShapeMode, x: T, size: Sequence[Any], *, implicit: bool = False) -> T:
     wanted, shape = [dim_of(s) for s in size], shape_of(x)
-    shape = (*[1] * (len(wanted) - len(shape)), *shape)
+    shape = (*[1] * (len(wanted) - len(shape)), *map(mode.unless_one, shape))
     result: list[Dim] = []
     for old, new in zip(shape, wanted, strict=True):
         if old != 1 and new != -1:
             mode.agree(old, new)
         result.append(old if new == -1 or old != 1 else new)
     return mode.make(result, x.dtype)
+
+
+def copy_(mode: ShapeMode, x: T, source: T, non_blocking: bool = False) -> T:
+    expand(mode, source, [*x.shape])
+    return x

@@ -123,7 +123,6 @@ def test_a_larger_ratio_never_gives_a_smaller_model(net):
 @pytest.mark.parametrize(
     ("net", "line"),
     [
-        (kinds_weights.SpectralNorm, r"self\.one"),
         # At equal widths the projection would be skipped: another network than the one that was traced.
         (kinds_paths.OptionalShortcut, r"if x\.shape != y\.shape"),
     ],

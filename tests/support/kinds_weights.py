@@ -40,6 +40,15 @@ class SpectralNorm(Body):
         parametrizations.spectral_norm(self.two)
 
 
+class OldSpectralNorm(Body):
+    """The older form: the vectors are buffers of the layer, the weight is a plain attribute."""
+
+    def __init__(self, a=16, b=12):
+        super().__init__(a, b)
+        nn.utils.spectral_norm(self.one)
+        nn.utils.spectral_norm(self.two)
+
+
 class OldWeightNorm(Body):
     """The older form, whose weight is a plain attribute that a hook sets before every forward."""
 
@@ -54,8 +63,8 @@ class OldWeightNorm(Body):
 class Pruned(Body):
     """Masked by torch's own pruning: the masks are buffers, and name single weights."""
 
-    def __init__(self, b=12):
-        super().__init__(16, b)
+    def __init__(self, a=16, b=12):
+        super().__init__(a, b)
         prune.l1_unstructured(self.one, "weight", 0.5)
 
 
@@ -275,12 +284,9 @@ KINDS = (
         A_B,
     ),
     Kind("weight norm by a hook", OldWeightNorm, A_B),
-    Kind(
-        "masked weights",
-        Pruned,
-        {"b": "two"},
-        {"head.fc": OUTPUT, "one": "."},
-    ),
+    Kind("masked weights", Pruned, A_B),
+    Kind("spectral norm", SpectralNorm, A_B),
+    Kind("spectral norm, the older form", OldSpectralNorm, A_B),
     Kind("lazy layers", Lazy, A_B, {"head": OUTPUT}),
     Kind("hooks", Hooked, A_B),
     Kind(
