@@ -91,8 +91,8 @@ def first_fit(
 
     if refine and share < WITHIN:
         share = _refine(widths, ladders, state, used, share)
-    beyond = _finest(widths, ladders, state, used, refine) if share < WITHIN else None
-    return Fit(state.astype(np.int64), share, beyond)
+    finest = _finest(widths, ladders, state, used, refine) if share < WITHIN else None
+    return Fit(state.astype(np.int64), share, finest)
 
 
 def _refine(
