@@ -1,4 +1,4 @@
-"""``python -m fuzz``: check a thousand random networks; prints faults with their seeds, exits with 1 if there are any."""
+"""``python -m fuzz``: check a thousand random networks, print faults with their seeds, exit with 1 if there are any."""
 
 from __future__ import annotations
 

@@ -17,11 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 import precrop
 from precrop.crop_plan import CropPlan
@@ -32,12 +29,11 @@ from precrop.errors import BudgetError, ExportError, PrecropError
 from .description import Description
 from .generator import Case
 from .initial import WEIGHTS, bias_variance, layers
+from .measures import caps_of, images, macs_of, numbers, outputs, params_of, shapes_of, snapshot
 from .network import Net, build, owners_of, walk, widths_of
 
 #: From this share of the tighter cap on a budget is filled (`precrop.cropping.rounding.WITHIN`).
 FILLED = 0.99
-#: The batch of the checks' forwards: more than one, or a norm of a 1x1 map has nothing to go by.
-_BATCH = 2
 _SWEEP = (0.4, 0.7, 1.0, 1.25)
 
 
@@ -73,44 +69,6 @@ class Outcome:
     @cached_property
     def by_hand(self) -> Net:
         return build(self.case.network.at(self.kept))
-
-
-def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
-def outputs(model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(model(images)) if isinstance(leaf, torch.Tensor)]
-
-
-def images(network: Description, count: int = _BATCH) -> torch.Tensor:
-    return torch.randn(count, *network.image, generator=torch.Generator().manual_seed(1))
-
-
-def macs_of(network: Description, model: nn.Module | None = None) -> int:
-    """Multiply-adds for one image, by torch's own counter."""
-    model = build(network) if model is None else model
-    training = model.training
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(images(network, 1))
-    model.train(training)
-    return counter.get_total_flops() // 2
-
-
-def params_of(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def numbers(model: nn.Module) -> dict[tuple[str, str], Any]:
-    """Every whole number, and every list or tuple of them, that a module keeps."""
-    found = {}
-    for path, module in model.named_modules():
-        for name, kept in vars(module).items():
-            whole = isinstance(kept, int) and not isinstance(kept, bool)
-            several = isinstance(kept, (list, tuple)) and kept and all(type(entry) is int for entry in kept)
-            if (whole or several) and name not in ("_version", "_dynamo_source"):
-                found[path, name] = kept
-    return found
 
 
 # -- the crop itself ---------------------------------------------------------------
@@ -245,12 +203,6 @@ def budget(o: Outcome) -> Iterator[str]:
             return
 
 
-def caps_of(request: dict[str, Any]) -> dict[str, float]:
-    if "ratio" in request:
-        return {"params": request["ratio"], "macs": request["ratio"]}
-    return {kind: request[kind] for kind in ("params", "macs") if kind in request}
-
-
 def sweep(o: Outcome) -> Iterator[str]:
     """A larger share gives no smaller a model, by the cap that binds."""
     caps, before = caps_of(o.request), 0.0
@@ -271,19 +223,6 @@ def sweep(o: Outcome) -> Iterator[str]:
 
 
 # -- what must not change -----------------------------------------------------------
-
-
-def snapshot(model: nn.Module) -> list[Any]:
-    """All that a model is: tensors (bits and identity), gradients, modes, attributes; and the random states."""
-    tensors = [
-        (name, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, None if t.grad is None else t.grad.clone())
-        for name, t in (*model.named_parameters(), *model.named_buffers())
-    ]
-    rest = [
-        (path, m.training, {k: repr(v) for k, v in vars(m).items() if not k.startswith("_")})
-        for path, m in model.named_modules()
-    ]
-    return [tensors, rest, python_random.getstate(), np.random.get_state()[1].tobytes()]  # type: ignore[union-attr]
 
 
 def unchanged(before: list[Any], after: list[Any]) -> Iterator[str]:
