@@ -6,7 +6,7 @@ INSTALLED = $(VENV)/.installed
 # Engines that are tested where they can be installed.
 ENGINES = openvino tensorrt-rtx
 
-.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-gpu bench-scorers coverage clean
+.PHONY: demo test test-slow check format bench-speed bench-growth bench-train bench-latency bench-gpu bench-scorers coverage fuzz clean
 
 # Train a small ResNet on real images dense, uniform and cropped; export and time each.
 demo: $(INSTALLED)
@@ -59,6 +59,13 @@ bench-scorers: $(INSTALLED)
 coverage: $(INSTALLED)
 	$(BIN)/python benchmarks/coverage.py --jobs 2
 	$(BIN)/python benchmarks/coverage.py --summary
+
+# A thousand random networks, cropped to random budgets and compared with the same built by hand; one in ten is exported.
+# FUZZ=200 makes it fewer; `PYTHONPATH=tests/support .venv/bin/python -m fuzz --seed N --shrink` looks at one.
+FUZZ ?= 1000
+FUZZ_START ?= 0
+fuzz: $(INSTALLED)
+	PYTHONPATH=tests/support $(BIN)/python -m fuzz --count $(FUZZ) --start $(FUZZ_START) --onnx 0.1
 
 $(INSTALLED): setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -11,7 +11,7 @@ from precrop.crop_plan import Budget
 from precrop.cropping.graph import Array, WidthGraph
 from precrop.cropping.ladders import alignment, ladder
 from precrop.cropping.paths import PATHS, Request, WidthPath, density_path, log_densities_of
-from precrop.cropping.rounding import WITHIN, first_fit
+from precrop.cropping.rounding import WITHIN, Fit, first_fit
 from precrop.cropping.targets import TARGETS
 from precrop.errors import BudgetError, PrecropError
 from precrop.scoring.run import scorer_named
@@ -48,11 +48,8 @@ def allocate(
     if used(np.array(lowest, float)) > 1:
         raise BudgetError(_out_of_reach(graph, dict(zip(graph.original, lowest, strict=True)), caps, round_to))
     fit = first_fit(graph.widths, path, used, ladders, refine=round_to is None)
-    notes: list[str] = []
-    if fit.used < WITHIN:
-        what = f"round_to={round_to}" if round_to else "the widths' units"
-        notes.append(f"the tighter cap is used to {fit.used:.1%}: no further step of {what} fits")
-    return dict(zip(graph.original, map(int, fit.widths), strict=True)), tuple(notes)
+    widths = dict(zip(graph.original, map(int, fit.widths), strict=True))
+    return widths, (_short_of(fit, widths, round_to),) if fit.used < WITHIN else ()
 
 
 def _path(request: Request, scorer: str | Mapping[str, float]) -> WidthPath:
@@ -92,6 +89,19 @@ def _share_used(graph: WidthGraph, caps: Mapping[str, float | None]) -> Callable
         return np.asarray(np.max([cost(widths) / most for cost, most in costs], axis=0))
 
     return used
+
+
+def _short_of(fit: Fit, widths: Mapping[str, int], round_to: int | None) -> str:
+    """Why a budget is not filled: the finest step that is left, and by how much it is too coarse."""
+    what = f"round_to={round_to}" if round_to else "the widths' units"
+    note = f"the tighter cap is used to {fit.used:.1%}: no further step of {what} fits"
+    if fit.beyond is None:
+        return f"{note}; every width is as wide as it may be"
+    step, kept = fit.beyond, widths[fit.beyond.width.name]
+    return (
+        f"{note}; the finest, {step.channels} more channel{'s' * (step.channels > 1)} for {step.width.name} ({kept} of "
+        f"{step.width.size} kept), would take {step.used:.1%}"
+    )
 
 
 def _nothing_to_crop(graph: WidthGraph) -> str:

@@ -3,7 +3,8 @@
 Every width climbs a ladder (`precrop.cropping.ladders`); the path says in which order the rungs of all ladders are
 climbed. The budget is then met by *first fit*: climb the rungs in that order as far as they fit; then
 the next rung of every width that still fits, then the one after, and stop within half a percent of
-the cap. If the rungs left are too coarse, half rungs follow, then quarters (not with ``round_to``).
+the cap. If the rungs left are too coarse, half rungs follow, then quarters, at last the least steps that the
+network's code allows, round by round until none fits (not with ``round_to``, whose unit is the user's).
 
 A larger budget never gives a smaller network: compare two budgets at the first rung on which
 they differ. It fits the larger one only, so climbing it makes that network exceed the
@@ -29,12 +30,26 @@ CLOSE_ENOUGH = 0.995
 WITHIN = 0.99
 
 
-@dataclass
+@dataclass(frozen=True)
+class Step:
+    """The next step of a width, ``channels`` more of it, and the share of the tighter cap that this would use."""
+
+    width: FreeWidth
+    channels: int
+    used: float
+
+
+@dataclass(frozen=True)
 class Fit:
-    """The widths found, and the share of the tighter cap that they use."""
+    """The widths found, and the share of the tighter cap that they use.
+
+    ``beyond`` is the finest step that did not fit: the one that would exceed the cap by least. None where the
+    budget is filled, or where no width can grow.
+    """
 
     widths: NDArray[np.int64]
     used: float
+    beyond: Step | None = None
 
 
 def first_fit(
@@ -74,16 +89,63 @@ def first_fit(
         if g not in full:
             share = _climb(state, g, size, used, share, full)
 
-    if refine:
-        split = 2
-        while share < WITHIN and split <= 16:
-            for g, width in enumerate(widths):
-                step = ladders[g].step_at(state[g]) // split // width.multiple * width.multiple or width.multiple
-                target = min(state[g] + step, ladders[g].rungs[-1])
-                if share < CLOSE_ENOUGH and target > state[g]:
-                    share = _climb(state, g, target, used, share, set())
-            split *= 2
-    return Fit(state.astype(np.int64), share)
+    if refine and share < WITHIN:
+        share = _refine(widths, ladders, state, used, share)
+    finest = _finest(widths, ladders, state, used, refine) if share < WITHIN else None
+    return Fit(state.astype(np.int64), share, finest)
+
+
+def _refine(
+    widths: Sequence[FreeWidth],
+    ladders: Sequence[Ladder],
+    state: Array,
+    used: Callable[[Array], Array],
+    share: float,
+) -> float:
+    """Climb parts of rungs in ``state``, ever smaller ones, until the budget is filled or nothing fits; the share used.
+
+    It keeps the order of budgets: what is tried next depends on the state alone, and it ends where the share is large
+    enough, which comes no later for the smaller budget.
+    """
+    split = 2
+    while share < WITHIN and split <= 16:
+        for g, width in enumerate(widths):
+            step = ladders[g].step_at(state[g]) // split // width.multiple * width.multiple or width.multiple
+            target = min(state[g] + step, ladders[g].rungs[-1])
+            if share < CLOSE_ENOUGH and target > state[g]:
+                share = _climb(state, g, target, used, share, set())
+        split *= 2
+    if share >= WITHIN:
+        return share
+    full: set[int] = set()  # costs only rise: what has not fitted never will
+    while len(full) < len(widths):
+        for g, width in enumerate(widths):
+            if share >= CLOSE_ENOUGH:
+                return share
+            target = state[g] + width.multiple
+            if target > ladders[g].rungs[-1]:
+                full.add(g)
+            elif g not in full:
+                share = _climb(state, g, target, used, share, full)
+    return share
+
+
+def _finest(
+    widths: Sequence[FreeWidth],
+    ladders: Sequence[Ladder],
+    state: Array,
+    used: Callable[[Array], Array],
+    refine: bool,
+) -> Step | None:
+    """Of the next steps of all widths the one that exceeds the cap by least."""
+    steps = []
+    for g, width in enumerate(widths):
+        higher = ladders[g].rungs[ladders[g].rungs > state[g]]
+        if len(higher):
+            wider = state.copy()
+            wider[g] = state[g] + width.multiple if refine else higher[0]
+            steps.append(Step(width, int(wider[g] - state[g]), float(used(wider))))
+    return min(steps, key=lambda step: step.used, default=None)
 
 
 def _by_rounds(climbs: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torchvision
@@ -186,3 +188,44 @@ def test_first_fit_follows_the_path():
 def test_narrow_networks_never_lose_a_layer():
     crop = plan(Residual(stream=3, inner=8), params=0.2, input_shape=SHAPE)
     assert min(w.kept for w in crop.widths.values()) >= 1
+
+
+def test_what_could_still_grow_has_grown():
+    """Parts of coarse rungs may leave room for several of the least steps: each is taken until none fits."""
+    widths = [width(48), width(48)]
+    path = WidthPath(np.log(np.array([[0.02, 0.02], [0.5, 0.5], [1.0, 1.0]])))
+    # A step of the first costs 1, one of the second 40: the parts of its rungs alone would stop short.
+    cost = np.array([1.0, 40.0])
+    for cap in (700, 731, 757, 1000, 1313):
+        fit = first_fit(widths, path, lambda w, cap=cap: (w @ cost) / cap, [ladder(w, 48, unit=32) for w in widths])
+        assert fit.used <= 1
+        grown = [(fit.widths + step) @ cost / cap for step in np.eye(2) if ((fit.widths + step) <= 48).all()]
+        assert fit.used >= 0.99 or min(grown) > 1, f"{fit.widths} under {cap}"
+
+
+@pytest.mark.parametrize("unit", [None, 16, 32])
+def test_a_sweep_of_coarse_steps_is_filled_and_never_shrinks(unit):
+    """Few widths, one of multiples of 12: at every budget no single step is left, and a larger one gives no less."""
+    widths = [width(40), width(60, multiple=12, minimum=12), width(7)]
+    path = WidthPath(np.linspace(-4, 0, 9)[:, None] * np.array([[1.0, 0.7, 0.4]]))
+    ladders = [ladder(w, w.size, unit=unit) for w in widths]
+
+    def cost(w):
+        return w[..., 0] * w[..., 1] + w[..., 1] * w[..., 2] + 9 * w[..., 0]
+
+    before, steps = 0.0, np.diag([w.multiple for w in widths])
+    for cap in np.linspace(cost(np.array([1, 12, 1])), cost(np.array([40, 60, 7])), 400):
+        fit = first_fit(widths, path, lambda w, cap=cap: cost(w) / cap, ladders)
+        now = cost(fit.widths)
+        assert before <= now <= cap
+        before = now
+        further = [fit.widths + s for s in steps if (fit.widths + s <= [w.size for w in widths]).all()]
+        assert fit.used >= 0.99 or all(cost(w) > cap for w in further)
+        if fit.used < 0.99:
+            assert fit.beyond.used == pytest.approx(min(cost(w) for w in further) / cap)
+
+
+def test_a_budget_that_stays_open_names_the_finest_step():
+    crop = plan(Grouped(a=8, b=8), params=0.55, round_to=4, input_shape=SHAPE)
+    assert crop.params_ratio < 0.99 * 0.55
+    assert re.search(r"the finest, 4 more channels for [\w.]+ \(4 of 8 kept\), would take 1\d\d\.\d%", crop.notes[0])
