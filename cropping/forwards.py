@@ -63,7 +63,7 @@ FORWARDS: dict[str, Forward] = {
 }
 
 
-def forward_of(model: nn.Module) -> Callable[[T], Any]:
+def forward_of(model: nn.Module) -> Callable[..., Any]:
     """How to run ``model`` on one batch of images: its class's row, else its own forward."""
     for cls in type(model).__mro__:
         if qualified(cls) in FORWARDS:

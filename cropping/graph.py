@@ -51,7 +51,9 @@ class WidthGraph:
     """Free widths, fixed widths with their reasons, and every size as a polynomial in the free ones.
 
     ``shapes`` maps a parameter or buffer name to its shape, ``attributes`` maps (module
-    name, attribute) to a size or a list of sizes.
+    name, attribute) to a size or a list of sizes. ``params`` are those that a forward came to, in eval or in train
+    mode; ``unused_params`` counts the rest, ``unused`` names the modules that own them. ``outputs`` are the shapes that
+    the network puts out for two images, where they must stay; ``trains_apart`` says whether training runs other code.
     """
 
     input_shape: tuple[int, ...]
@@ -63,6 +65,10 @@ class WidthGraph:
     params: Polynomial
     macs: Polynomial
     activations: Polynomial
+    unused_params: int = 0
+    unused: tuple[str, ...] = ()
+    outputs: tuple[tuple[int, ...], ...] = ()
+    trains_apart: bool = False
     _index: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,6 +78,18 @@ class WidthGraph:
         from precrop.tables import graph_text
 
         return graph_text(self)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user of the crop should know of the network."""
+        notes = []
+        if self.unused_params:
+            shown = ", ".join(self.unused[:3]) + (f" and {len(self.unused) - 3} more" if len(self.unused) > 3 else "")
+            notes.append(
+                f"{self.unused_params:,} parameters in modules that forward never runs ({shown}) stay as they are and "
+                "count in no budget"
+            )
+        return tuple(notes)
 
     @property
     def original(self) -> dict[str, int]:

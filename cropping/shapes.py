@@ -73,7 +73,10 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.seen.update(id(arg) for arg in args if isinstance(arg, torch.nn.Parameter))
+        for arg in args:
+            for one in arg if isinstance(arg, (list, tuple)) else (arg,):
+                if isinstance(one, torch.nn.Parameter):
+                    self.seen.add(id(one))
         name = func._schema.name.partition("::")[2]
         try:
             if not _symbolic(args) and not _symbolic(kwargs.values()):

@@ -52,6 +52,10 @@ class Solver:
         """The present value of a size."""
         return size.evaluate(self.hints.__getitem__)
 
+    def hint_of(self, size: int | Polynomial) -> int:
+        """The present value of a size that may be a plain number."""
+        return size if isinstance(size, int) else self.hint(size)
+
     def resolve(self, size: Polynomial) -> Polynomial:
         """The size in free variables only."""
         while not self.known.keys().isdisjoint(size.variables()):

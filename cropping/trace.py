@@ -8,7 +8,7 @@ can be cropped. See ``docs/HOW.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from precrop.cropping.copying import copy_structure
 from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
-from precrop.cropping.forwards import forward_of
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
+from precrop.cropping.running import output_tensors, run_forward, skeleton
 from precrop.cropping.shapes import ReshapedInPlace, ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
@@ -60,13 +58,15 @@ class _Trace:
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
         self.told: dict[tuple[str, str], Dim] = {}
-        self.params: list[Polynomial] = []
+        self.params: dict[str, tuple[torch.Tensor, Polynomial]] = {}  # each parameter once, and its elements
         self.owned: dict[str, list[str]] = {}  # module name -> the full names of its tensors
         self.weights: dict[int, str] = {}  # identity of a symbolic parameter -> its name
         self.paths: dict[int, str] = {}  # identity of a module with parameters -> its name
         self.entered: set[int] = set()
         self.running: list[nn.Module] = []
         self.counting = True
+        self.trains_apart = False  # whether training runs other code, and ran
+        self.trained_in_part = False
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.model = skeleton(model)
 
@@ -78,12 +78,13 @@ class _Trace:
             followers = Followers(self.model, self.solver, self.told)
             self.model.eval()
             outputs = self._forward()
+            shapes = [shape_of(tensor) for tensor in outputs]
             if len(self.entered) < len(self.paths) or any(map(_trains_otherwise, self.model.modules())):
                 # What runs in training only (auxiliary heads, moving averages of weights) demands sizes
                 # too, but costs nothing in a deployed network.
                 self.counting = False
                 self.model.train()
-                outputs += self._forward(may_fail=True)
+                outputs += self._forward_in_training()
         if not returns_features(self.model):
             with self._reason("the network's output"):
                 for tensor in outputs:
@@ -91,7 +92,7 @@ class _Trace:
                         self.solver.pin(size)
         self.attributes.update(followers.finish(outputs, self._variables()))
         self._ignore(tuple(ignore))
-        return self._graph()
+        return self._graph(shapes)
 
     # -- before the forward ----------------------------------------------------
 
@@ -126,6 +127,7 @@ class _Trace:
                     # An index table or a constant, which the forward may read.
                     store[name] = old.detach().clone()
                     continue
+                full = f"{path}.{name}" if path else name
                 shape = sizes.tensors[name]
                 is_parameter = isinstance(old, nn.Parameter)
                 if id(old) in made:  # two modules share it, so it has the sizes of both
@@ -140,9 +142,8 @@ class _Trace:
                         alike[kind] = tensor = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
                     made[id(old)] = tensor, shape
                     if is_parameter:
-                        self.params.append(elements(shape))
+                        self.params[full] = tensor, elements(shape)
                 store[name] = tensor
-                full = f"{path}.{name}" if path else name
                 self.shapes[full] = shape
                 self.owned.setdefault(path, []).append(full)
                 if is_parameter:
@@ -157,23 +158,56 @@ class _Trace:
 
     # -- the forward -------------------------------------------------------------
 
-    def _forward(self, may_fail: bool = False) -> list[torch.Tensor]:
+    def _forward(self, *more: torch.Tensor) -> list[torch.Tensor]:
         image = self.mode.make((_BATCH, *self.input_shape), self.dtype)
         try:
-            output = run_forward(self.model, image, self.mode)
+            output = run_forward(self.model, image, self.mode, *more)
+        except TraceError:
+            raise
         except Exception as error:
-            if may_fail:
-                return []
-            if isinstance(error, TraceError):
-                raise
             raise TraceError(self._failure(error)) from error
-        tensors = list(_tensors_in(output))
+        tensors = list(output_tensors(output))
         if not tensors:
             raise TraceError(
                 f"the forward of {type(self.model).__name__} returned a {type(output).__name__} in which no tensor was "
                 "found, so the sizes that must stay are not known. Expected a tensor, or a container or object of them."
             )
         return tensors
+
+    def _forward_in_training(self) -> list[torch.Tensor]:
+        """Run the forward in train mode; where that needs more than images, as far as it goes.
+
+        A second run gives labels beside the images. What no run reaches may be fed by any layer of its size, so those
+        layers keep theirs.
+        """
+        labels = self.mode.make((_BATCH,), torch.int64)
+        for more in ((), (labels,)):
+            self.mode.failed_at = None
+            try:
+                outputs = self._forward(*more)
+            except TraceError:
+                continue
+            else:
+                self.trains_apart = not more
+                return outputs
+        self.trained_in_part = True
+        self._hold_unreached()
+        return []
+
+    def _hold_unreached(self) -> None:
+        unreached = [path for key, path in self.paths.items() if key not in self.entered]
+        made: set[int] = set()
+        for path in unreached:
+            sizes = self.attributes
+            incoming = next((sizes[path, n] for n in ("in_channels", "in_features") if (path, n) in sizes), None)
+            outgoing = next((sizes[path, n] for n in ("out_channels", "out_features") if (path, n) in sizes), 0)
+            needed = 0 if incoming is None else self.solver.hint(as_polynomial(incoming))
+            if needed not in made:
+                with self._reason(f"{path}, which only a training run that takes more than images reaches"):
+                    for layer in self.layers.values():
+                        if self.solver.hint(as_polynomial(layer.outgoing)) == needed:
+                            self.solver.pin(layer.outgoing)
+            made.add(self.solver.hint(as_polynomial(outgoing)))
 
     def _failure(self, error: Exception) -> str:
         where = f" at {self.mode.failed_at}" if self.mode.failed_at else ""
@@ -247,10 +281,21 @@ class _Trace:
                 for layer in found:
                     self.solver.pin(layer.outgoing)
 
-    def _graph(self) -> WidthGraph:
+    def _unused(self) -> tuple[str, ...]:
+        """The parameters that no forward came to, neither in eval nor in train mode."""
+        if self.trained_in_part:
+            return ()
+        entered = {path for key, path in self.paths.items() if key in self.entered}
+        return tuple(
+            name
+            for name, (tensor, _) in self.params.items()
+            if id(tensor) not in self.mode.seen and name.rpartition(".")[0] not in entered
+        )
+
+    def _graph(self, outputs: list[tuple[Dim, ...]]) -> WidthGraph:
         seen = {name for name in self.shapes if self._is_seen(name)}
         findings = Findings(self.solver, self.layers, self.shapes, seen)
-        solver, settle = self.solver, self.solver.settle
+        solver, settle, unused = self.solver, self.solver.settle, set(self._unused())
         return WidthGraph(
             input_shape=self.input_shape,
             widths=findings.widths,
@@ -258,7 +303,13 @@ class _Trace:
             layers=tuple(self.layers.values()),
             shapes={name: tuple(map(settle, shape)) for name, shape in self.shapes.items()},
             attributes={key: _map(value, settle) for key, value in self.attributes.items()},
-            params=solver.resolve(total(self.params)),
+            params=solver.resolve(total(p for name, (_, p) in self.params.items() if name not in unused)),
+            unused_params=sum(solver.hint(p) for name, (_, p) in self.params.items() if name in unused),
+            unused=_modules_of(unused),
+            outputs=()
+            if returns_features(self.model)
+            else tuple(tuple(map(solver.hint_of, shape)) for shape in outputs),
+            trains_apart=self.trains_apart,
             macs=solver.resolve(total(self.macs)),
             activations=solver.resolve(total(self.activations)),
         )
@@ -269,36 +320,9 @@ class _Trace:
         return parameter is not None and id(parameter) in self.mode.seen
 
 
-def run_forward(model: nn.Module, image: torch.Tensor, mode: ShapeMode) -> Any:
-    """Run the forward under the mode; the frame that `calling_origin` stops at."""
-    with mode:
-        return forward_of(model)(image)
-
-
-def skeleton(model: nn.Module) -> nn.Module:
-    """A copy of a model's structure around the model's own parameters and buffers.
-
-    The caller replaces them in the copy before it does anything with it.
-    """
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        for store in (module._parameters, module._buffers):
-            memo.update((id(tensor), tensor) for tensor in store.values() if tensor is not None)
-    plan = getattr(model, "crop_plan", None)
-    if plan is not None:
-        memo[id(plan)] = plan
-    return copy_structure(model, memo)
-
-
-def _tensors_in(output: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """The tensors in what a forward returns: containers, and the attributes of an output object."""
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif depth and isinstance(leaf, Mapping):
-            yield from _tensors_in(list(leaf.values()), depth - 1)
-        elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
-            yield from _tensors_in(list(vars(leaf).values()), depth - 1)
+def _modules_of(parameters: Iterable[str]) -> tuple[str, ...]:
+    """The modules that own these parameters, in their order."""
+    return tuple(dict.fromkeys(name.rpartition(".")[0] or name for name in parameters))
 
 
 def _trains_otherwise(module: nn.Module) -> bool:

@@ -15,6 +15,7 @@ from precrop.cropping.layers import settled
 from precrop.cropping.paths import PATHS
 from precrop.cropping.shrink import shrink
 from precrop.cropping.trace import trace
+from precrop.cropping.verify import verify
 from precrop.errors import PlanError, PrecropError, ScoreError, TraceError
 from precrop.inputs import (
     checked_budget,
@@ -238,6 +239,7 @@ def _plan(
         input_shape = scorer.input_shape
     graph = _trace(model, input_shape, names)
     widths, notes = allocate(graph, budget, scorer, unit, widen, target)
+    notes = (*notes, *graph.notes)
     return graph, _record(model, graph, widths, budget, scorer, unit, target, names, widen, notes)
 
 
@@ -298,6 +300,7 @@ def _name(scorer: Scorer) -> str:
 
 def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:
     small = shrink(model, graph, {name: width.kept for name, width in plan.widths.items()})
+    verify(small, graph)
     small.crop_plan = plan  # type: ignore[assignment]
     return small
 

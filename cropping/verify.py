@@ -1,0 +1,131 @@
+"""A crop runs once without data before anybody gets it: torch's own shape functions at the new sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from precrop.cropping.graph import WidthGraph
+from precrop.cropping.running import output_tensors, run_forward, skeleton
+from precrop.errors import TraceError
+
+_META = torch.device("meta")
+
+
+class DatalessMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every operator that meets a data-free tensor on data-free tensors alone; repeated ones are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known: dict[Any, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if not any(tensor.is_meta for tensor in tensors) and not _holds_meta((args, kwargs)):
+            return func(*args, **kwargs)
+        key = None
+        if not kwargs and not func._schema.is_mutable:
+            key = (func, *map(_described, args))
+            try:
+                known = self._known.get(key)
+            except TypeError:  # an argument without a hash, such as a list of tensors
+                key = None
+            else:
+                if known is not None:
+                    return known.detach()
+        result = func(*tree_map(_without_data, args), **tree_map(_without_data, kwargs))
+        if key is not None and isinstance(result, torch.Tensor):
+            self._known[key] = result
+        return result
+
+
+def _described(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return arg.shape, arg.stride(), arg.dtype
+    return tuple(arg) if isinstance(arg, list) and not (arg and isinstance(arg[0], torch.Tensor)) else arg
+
+
+def _holds_meta(values: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in torch.utils._pytree.tree_leaves(values))
+
+
+def _without_data(leaf: Any) -> Any:
+    return leaf.to(_META) if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf
+
+
+def verify(small: nn.Module, graph: WidthGraph) -> None:
+    """Run a crop once without data, in eval mode and, where training runs other code, in train mode.
+
+    Raises `TraceError` that names the layer when the crop does not run, or gives outputs of another shape than the
+    network that it was made from.
+    """
+    copied = skeleton(small)
+    _drop_data(copied, graph)
+    image = torch.empty((2, *graph.input_shape), dtype=_dtype(small), device=_META)
+    for train in (False, True) if graph.trains_apart else (False,):
+        copied.train(train)
+        outputs = _run(copied, image, small)
+        shapes = tuple(tuple(tensor.shape) for tensor in output_tensors(outputs))
+        if not train and graph.outputs and shapes != graph.outputs:
+            raise TraceError(
+                f"the crop of this {type(small).__name__} would give outputs of the shapes {shapes} where the network "
+                f"gives {graph.outputs}. {_LIMIT}"
+            )
+
+
+_LIMIT = (
+    "This is a limit of precrop, not of the network: keep the layers around that place whole with ignore=, and report "
+    "the network."
+)
+
+
+def _run(copied: nn.Module, image: torch.Tensor, small: nn.Module) -> Any:
+    unprofiled = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+    try:
+        with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
+            return run_forward(copied, image, DatalessMode())
+    except NotImplementedError:
+        return None  # an operator without a shape function: nothing can be said of it
+    except Exception as error:
+        mode = "train" if copied.training else "eval"
+        raise TraceError(
+            f"the crop of this {type(small).__name__} does not run in {mode} mode{_place(error, copied)}: {error}. {_LIMIT}"
+        ) from error
+
+
+def _place(error: BaseException, model: nn.Module) -> str:
+    """The innermost module of ``model`` that was running when the error was raised."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        module = step.tb_frame.f_locals.get("self")
+        if id(module) in names and isinstance(module, nn.Module):
+            found = f", in {names[id(module)]} ({type(module).__name__})"
+        step = step.tb_next
+    return found
+
+
+def _drop_data(copied: nn.Module, graph: WidthGraph) -> None:
+    """Put the tensors that the widths are made of on no device; constants keep their values, which may be read."""
+    made: dict[int, torch.Tensor] = {}
+    for path, module in copied.named_modules():
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for store in stores:
+            for name, old in store.items():
+                if old is None:
+                    continue
+                if id(old) not in made:
+                    named = (f"{path}.{name}" if path else name) in graph.shapes
+                    new = torch.empty_like(old, device=_META) if named else old.detach().clone()
+                    made[id(old)] = nn.Parameter(new, requires_grad=False) if isinstance(old, nn.Parameter) else new
+                store[name] = made[id(old)]
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
