@@ -30,7 +30,7 @@ from precrop.cropping.solver import Origin, Solver, as_polynomial, calling_origi
 from precrop.cropping.symbolic import Dim, dim_of, shape_of, symint
 from precrop.errors import TraceError
 
-OnProduct = Callable[[torch.Tensor | None, Dim, Dim, Polynomial, Polynomial], None]
+OnProduct = Callable[[torch.Tensor | None, Dim, Dim, Polynomial, Polynomial, Sequence[torch.Tensor]], None]
 
 _META = torch.device("meta")
 _DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
@@ -39,9 +39,9 @@ _DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", 
 class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows shapes through every operator.
 
-    ``on_product(weight, incoming, outgoing, macs, activations)`` is called for each multiply-add
-    operator: its weight (None for a product of two activations), the sizes it goes from and to,
-    and its multiply-adds and output elements for the whole batch.
+    ``on_product(weight, incoming, outgoing, macs, activations, operands)`` is called for each
+    multiply-add operator: its weight (None for a product of two activations), the sizes it goes
+    from and to, its multiply-adds and output elements for the whole batch, and the tensors it takes.
     """
 
     def __init__(self, solver: Solver, on_product: OnProduct) -> None:

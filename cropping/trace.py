@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from precrop.cropping.copying import copy_structure
+from precrop.cropping.counting import BATCH, Costs, ImageMode
 from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.forwards import forward_of
@@ -29,9 +30,6 @@ from precrop.cropping.shapes import ShapeMode
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
 from precrop.errors import ModelNameError, TraceError
-
-# Two images: BatchNorm in train mode refuses one, and costs are divided by it again.
-_BATCH = 2
 
 
 def trace(model: nn.Module, input_shape: Sequence[int], ignore: Iterable[str] = ()) -> WidthGraph:
@@ -50,10 +48,9 @@ class _Trace:
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...]) -> None:
         self.input_shape = input_shape
         self.solver = Solver()
-        self.mode = ShapeMode(self.solver, self._product)
+        self.mode = ImageMode(self.solver, self._product)
         self.layers: dict[str, Layer] = {}
-        self.macs: list[Polynomial] = []  # what each operator adds to the network's
-        self.activations: list[Polynomial] = []
+        self.costs = Costs()
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
         self.told: dict[tuple[str, str], Dim] = {}
@@ -75,6 +72,8 @@ class _Trace:
             followers = Followers(self.model, self.solver, self.told)
             self.model.eval()
             outputs = self._forward()
+            if self.costs.unclear:
+                self.costs.run_again(partial(self._forward, may_fail=True))
             if len(self.entered) < len(self.paths) or any(map(_trains_otherwise, self.model.modules())):
                 # What runs in training only (auxiliary heads, moving averages of weights) demands sizes
                 # too, but costs nothing in a deployed network.
@@ -150,8 +149,9 @@ class _Trace:
 
     # -- the forward -------------------------------------------------------------
 
-    def _forward(self, may_fail: bool = False) -> list[torch.Tensor]:
-        image = self.mode.make((_BATCH, *self.input_shape), self.dtype)
+    def _forward(self, batch: int = BATCH, may_fail: bool = False) -> list[torch.Tensor]:
+        image = self.mode.make((batch, *self.input_shape), self.dtype)
+        self.mode.follow(image)
         try:
             output = run_forward(self.model, image, self.mode)
         except Exception as error:
@@ -183,29 +183,22 @@ class _Trace:
         outgoing: Dim,
         macs: Polynomial,
         activations: Polynomial,
+        operands: Sequence[torch.Tensor],
     ) -> None:
         """Book a multiply-add operator to the layer that owns its weight."""
-        share = int(self.counting)
-        macs, activations = (
-            Polynomial({m: c * share // _BATCH for m, c in p.terms.items()}) for p in (macs, activations)
-        )
-        self.macs.append(macs)
-        self.activations.append(activations)
         name = None if weight is None else self.weights.get(id(weight))
         if name is None and weight is not None and self.running:
             # A weight computed in forward (weight standardization) belongs to the module that runs.
             name = self._own_weight(self.paths[id(self.running[-1])])
-        if name is None:
-            return
-        if name in self.layers:
-            layer = self.layers[name]
-            layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
-        else:
+        if self.counting:
+            self.costs.book(name, macs, activations, self.mode.of_images(operands))
+        if name is not None and name not in self.layers:
             params, path = elements(self.shapes[name]), name.rpartition(".")[0]
             # What the module says of itself: the operator may see mixed experts, or a batch folded into channels.
             incoming = self.attributes.get((path, "in_channels"), incoming)
             outgoing = self.attributes.get((path, "out_channels"), outgoing)
-            self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, macs, activations)
+            nothing = Polynomial({})  # until all are booked
+            self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, nothing, nothing)
 
     def _own_weight(self, path: str) -> str | None:
         """The parameter that a module computes its weight from: the largest called so."""
@@ -244,6 +237,11 @@ class _Trace:
         seen = {name for name in self.shapes if self._is_seen(name)}
         findings = Findings(self.solver, self.layers, self.shapes, seen)
         solver, settle = self.solver, self.solver.settle
+        for layer in self.layers.values():
+            layer.macs, layer.activations = self.costs.of_one_image(layer.weight, solver.resolve)
+        unowned = self.costs.of_one_image(None, solver.resolve)
+        macs = total([unowned[0], *(layer.macs for layer in self.layers.values())])
+        activations = total([unowned[1], *(layer.activations for layer in self.layers.values())])
         return WidthGraph(
             input_shape=self.input_shape,
             widths=findings.widths,
@@ -252,8 +250,8 @@ class _Trace:
             shapes={name: tuple(map(settle, shape)) for name, shape in self.shapes.items()},
             attributes={key: _map(value, settle) for key, value in self.attributes.items()},
             params=solver.resolve(total(self.params)),
-            macs=solver.resolve(total(self.macs)),
-            activations=solver.resolve(total(self.activations)),
+            macs=macs,
+            activations=activations,
         )
 
     def _is_seen(self, name: str) -> bool:
