@@ -162,14 +162,15 @@ def linear(mode: ShapeMode, x: T, weight: T, bias: T | None = None) -> T:
 
 
 def bilinear(mode: ShapeMode, x: T, y: T, weight: T, bias: T | None = None) -> T:
-    outgoing, left, right = shape_of(weight)  # each output is x' W y, of one matrix for each
+    outgoing, left, right = shape_of(weight)  # each output is (x' W) y, of one matrix for each
     mode.agree(shape_of(x)[-1], left)
     mode.agree(shape_of(y)[-1], right)
     if bias is not None:
         mode.agree(shape_of(bias)[0], outgoing)
     places = mode.broadcast(shape_of(x)[:-1], shape_of(y)[:-1])
     result = [*places, outgoing]
-    mode.on_product(weight, left, outgoing, elements(places) * elements(shape_of(weight)), elements(result), (x, y))
+    macs = elements(places) * (elements(shape_of(weight)) + elements([outgoing, right]))
+    mode.on_product(weight, left, outgoing, macs, elements(result), (x, y))
     return mode.make(result, x.dtype)
 
 

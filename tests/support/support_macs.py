@@ -30,7 +30,7 @@ def _flops_of_lstm(x, w_ih, w_hh, *args, out_shape=None, **kwargs):
 
 
 def _flops_of_trilinear(x, weight, y, *args, out_shape=None, **kwargs):
-    return 2 * prod(x[:-1]) * prod(weight)
+    return 2 * prod(x[:-1]) * (prod(weight) + weight[0] * weight[2])
 
 
 def _flops_of_deform_conv(x, weight, *args, out_shape=None, **kwargs):
