@@ -189,7 +189,7 @@ def as_row(network: str, backend: str, variant: Variant, dense: Variant, measure
     if measured.macs != (dense if variant.method == MASK else variant).macs:
         raise PrecropError(
             f"{variant.label} of {network} has {variant.macs:,} multiply-adds, and its ONNX file {measured.macs:,}; "
-            "expected the same. Look for operators that export.graph.count_macs does not count."
+            "expected the same. Look for operators that export.macs does not count."
         )
     macs_ratio = variant.macs / dense.macs
     return Row(

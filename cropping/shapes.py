@@ -31,7 +31,7 @@ from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, dim_of, shape_of, symint
 from precrop.errors import TraceError
 
-OnProduct = Callable[[torch.Tensor | None, Dim, Dim, Polynomial, Polynomial], None]
+OnProduct = Callable[[torch.Tensor | None, Dim, Dim, Polynomial, Polynomial, Sequence[torch.Tensor]], None]
 
 _META = torch.device("meta")
 _DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal"}
@@ -47,10 +47,11 @@ class ReshapedInPlace(BaseException):
 class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows shapes through every operator.
 
-    ``on_product(weight, incoming, outgoing, macs, activations)`` is called for each multiply-add
-    operator: its weight (None for a product of two activations), the sizes it goes from and to,
-    and its multiply-adds and output elements for the whole batch. ``separate`` makes a tensor for every result; else
-    one tensor stands for all of the same shape along a chain of operators, until `ReshapedInPlace` is raised.
+    ``on_product(weight, incoming, outgoing, macs, activations, operands)`` is called for each
+    multiply-add operator: its weight (None for a product of two activations), the sizes it goes
+    from and to, its multiply-adds and output elements for the whole batch, and the tensors it takes.
+    ``separate`` makes a tensor for every result; else one tensor stands for all of the same shape along a chain of
+    operators, until `ReshapedInPlace` is raised.
     """
 
     def __init__(self, solver: Solver, on_product: OnProduct, separate: bool = False) -> None:

@@ -233,7 +233,7 @@ class BoolNode(_Node):
         return self.answer
 
     def demand(self, branch: bool) -> None:
-        """Demand what makes the present answer hold; of the order of sizes only where the network takes a ``branch``."""
+        """Demand what makes the present answer hold; an order of sizes only where the network takes a ``branch``."""
 
     def negated(self) -> BoolNode:
         """The opposite condition."""

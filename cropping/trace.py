@@ -17,19 +17,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from precrop.cropping.counting import BATCH, Costs, ImageMode
 from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
 from precrop.cropping.running import output_tensors, run_forward, skeleton
-from precrop.cropping.shapes import ReshapedInPlace, ShapeMode
+from precrop.cropping.shapes import ReshapedInPlace
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
 from precrop.errors import ModelNameError, TraceError
-
-# Two images: BatchNorm in train mode refuses one, and costs are divided by it again.
-_BATCH = 2
 
 
 def trace(model: nn.Module, input_shape: Sequence[int], ignore: Iterable[str] = ()) -> WidthGraph:
@@ -51,10 +49,9 @@ class _Trace:
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...], separate: bool = False) -> None:
         self.input_shape = input_shape
         self.solver = Solver()
-        self.mode = ShapeMode(self.solver, self._product, separate)
+        self.mode = ImageMode(self.solver, self._product, separate)
         self.layers: dict[str, Layer] = {}
-        self.macs: list[Polynomial] = []  # what each operator adds to the network's
-        self.activations: list[Polynomial] = []
+        self.costs = Costs()
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
         self.told: dict[tuple[str, str], Dim] = {}
@@ -79,6 +76,8 @@ class _Trace:
             self.model.eval()
             outputs = self._forward()
             shapes = [shape_of(tensor) for tensor in outputs]
+            if self.costs.unclear:
+                self.costs.run_again(lambda batch: self._forward_or_nothing(batch=batch))
             if len(self.entered) < len(self.paths) or any(map(_trains_otherwise, self.model.modules())):
                 # What runs in training only (auxiliary heads, moving averages of weights) demands sizes
                 # too, but costs nothing in a deployed network.
@@ -158,8 +157,9 @@ class _Trace:
 
     # -- the forward -------------------------------------------------------------
 
-    def _forward(self, *more: torch.Tensor) -> list[torch.Tensor]:
-        image = self.mode.make((_BATCH, *self.input_shape), self.dtype)
+    def _forward(self, *more: torch.Tensor, batch: int = BATCH) -> list[torch.Tensor]:
+        image = self.mode.make((batch, *self.input_shape), self.dtype)
+        self.mode.follow(image)
         try:
             output = run_forward(self.model, image, self.mode, *more)
         except TraceError:
@@ -174,20 +174,23 @@ class _Trace:
             )
         return tensors
 
+    def _forward_or_nothing(self, *more: torch.Tensor, batch: int = BATCH) -> list[torch.Tensor]:
+        try:
+            return self._forward(*more, batch=batch)
+        except TraceError:
+            self.mode.failed_at = None
+            return []
+
     def _forward_in_training(self) -> list[torch.Tensor]:
         """Run the forward in train mode; where that needs more than images, as far as it goes.
 
         A second run gives labels beside the images. What no run reaches may be fed by any layer of its size, so those
         layers keep theirs.
         """
-        labels = self.mode.make((_BATCH,), torch.int64)
+        labels = self.mode.make((BATCH,), torch.int64)
         for more in ((), (labels,)):
-            self.mode.failed_at = None
-            try:
-                outputs = self._forward(*more)
-            except TraceError:
-                continue
-            else:
+            outputs = self._forward_or_nothing(*more)
+            if outputs:
                 self.trains_apart = not more
                 return outputs
         self.trained_in_part = True
@@ -224,29 +227,22 @@ class _Trace:
         outgoing: Dim,
         macs: Polynomial,
         activations: Polynomial,
+        operands: Sequence[torch.Tensor],
     ) -> None:
         """Book a multiply-add operator to the layer that owns its weight."""
-        share = int(self.counting)
-        macs, activations = (
-            Polynomial({m: c * share // _BATCH for m, c in p.terms.items()}) for p in (macs, activations)
-        )
-        self.macs.append(macs)
-        self.activations.append(activations)
         name = None if weight is None else self.weights.get(id(weight))
         if name is None and weight is not None and self.running:
             # A weight computed in forward (weight standardization) belongs to the module that runs.
             name = self._own_weight(self.paths[id(self.running[-1])])
-        if name is None:
-            return
-        if name in self.layers:
-            layer = self.layers[name]
-            layer.macs, layer.activations = layer.macs + macs, layer.activations + activations
-        else:
+        if self.counting:
+            self.costs.book(name, macs, activations, self.mode.of_images(operands))
+        if name is not None and name not in self.layers:
             params, path = elements(self.shapes[name]), name.rpartition(".")[0]
             # What the module says of itself: the operator may see mixed experts, or a batch folded into channels.
             incoming = self.attributes.get((path, "in_channels"), incoming)
             outgoing = self.attributes.get((path, "out_channels"), outgoing)
-            self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, macs, activations)
+            nothing = Polynomial({})  # until all are booked
+            self.layers[name] = Layer(title_of(name), name, incoming, outgoing, params, nothing, nothing)
 
     def _own_weight(self, path: str) -> str | None:
         """The parameter that a module computes its weight from: the largest called so."""
@@ -296,6 +292,11 @@ class _Trace:
         seen = {name for name in self.shapes if self._is_seen(name)}
         findings = Findings(self.solver, self.layers, self.shapes, seen)
         solver, settle, unused = self.solver, self.solver.settle, set(self._unused())
+        for layer in self.layers.values():
+            layer.macs, layer.activations = self.costs.of_one_image(layer.weight, solver.resolve)
+        unowned = self.costs.of_one_image(None, solver.resolve)
+        macs = total([unowned[0], *(layer.macs for layer in self.layers.values())])
+        activations = total([unowned[1], *(layer.activations for layer in self.layers.values())])
         return WidthGraph(
             input_shape=self.input_shape,
             widths=findings.widths,
@@ -310,8 +311,8 @@ class _Trace:
             if returns_features(self.model)
             else tuple(tuple(map(solver.hint_of, shape)) for shape in outputs),
             trains_apart=self.trains_apart,
-            macs=solver.resolve(total(self.macs)),
-            activations=solver.resolve(total(self.activations)),
+            macs=macs,
+            activations=activations,
         )
 
     def _is_seen(self, name: str) -> bool:

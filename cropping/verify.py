@@ -93,8 +93,9 @@ def _run(copied: nn.Module, image: torch.Tensor, small: nn.Module) -> Any:
         return None  # an operator without a shape function: nothing can be said of it
     except Exception as error:
         mode = "train" if copied.training else "eval"
+        where = _place(error, copied)
         raise TraceError(
-            f"the crop of this {type(small).__name__} does not run in {mode} mode{_place(error, copied)}: {error}. {_LIMIT}"
+            f"the crop of this {type(small).__name__} does not run in {mode} mode{where}: {error}. {_LIMIT}"
         ) from error
 
 

@@ -25,8 +25,9 @@ from precrop.errors import ExportError
 from precrop.export.backends import Backend, BuildSettings, LayerTime, Runner, RunSettings, backend_named, named
 from precrop.export.calibration import calibration_batches
 from precrop.export.front import checked_batch, checked_calibration, image_shape
-from precrop.export.graph import computes_in, count_macs, input_of, module_names, read_graph
+from precrop.export.graph import computes_in, input_of, module_names, read_graph
 from precrop.export.machine import gpu, processor, versions
+from precrop.export.macs import count_macs
 from precrop.export.onnx import export_onnx
 from precrop.export.precision import checked_precision
 from precrop.export.timing import interleaved_ms, realised_share, speedup

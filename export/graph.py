@@ -1,13 +1,8 @@
-"""ONNX graphs as data: their input, their multiply-adds, which module each node came from, bfloat16 put right.
-
-MACs are counted as in the rest of precrop: one multiply-add is one MAC, of convolutions, linear layers and matrix
-products, for one image.
-"""
+"""ONNX graphs as data: their input, their precision, which module each node came from, bfloat16 put right."""
 
 from __future__ import annotations
 
 import ast
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -56,41 +51,6 @@ def computes_in(model: Any) -> str:
     types = {entry.data_type for entry in model.graph.initializer if entry.name in layers}
     narrow = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
     return next((precision for kind, precision in narrow.items() if kind in types), "fp32")
-
-
-def count_macs(model: Any) -> int:
-    """Multiply-adds of one image."""
-    import onnx
-
-    model = onnx.shape_inference.infer_shapes(_for_one_image(model))
-    shapes = {entry.name: tuple(entry.dims) for entry in model.graph.initializer}
-    for entry in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        shapes.setdefault(entry.name, tuple(d.dim_value for d in entry.type.tensor_type.shape.dim))
-    for node in model.graph.node:
-        if node.op_type in ("DequantizeLinear", "QuantizeLinear") and node.input[0] in shapes:
-            shapes[node.output[0]] = shapes[node.input[0]]
-    macs = 0
-    for node in model.graph.node:
-        output = math.prod(shapes.get(node.output[0], ()))
-        if node.op_type == "Conv":
-            macs += output * math.prod(shapes[node.input[1]][1:])
-        elif node.op_type in ("MatMul", "Gemm"):
-            first = shapes[node.input[0]]
-            transposed = any(a.name == "transA" and a.i for a in node.attribute)
-            macs += output * first[0 if transposed else -1]
-    return macs
-
-
-def _for_one_image(model: Any) -> Any:
-    import onnx
-
-    one = onnx.ModelProto()
-    one.CopyFrom(model)
-    del one.graph.value_info[:]
-    for entry in (*one.graph.input, *one.graph.output):
-        entry.type.tensor_type.shape.dim[0].Clear()
-        entry.type.tensor_type.shape.dim[0].dim_value = 1
-    return one
 
 
 def module_names(model: Any) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +54,7 @@ def _convolve(
         mode.agree(shape_of(bias)[0], outgoing)
     result = [shape[0], outgoing, *sizes]
     positions = elements([shape[0], *(shape[2:] if transposed else sizes)])
-    mode.on_product(weight, incoming, outgoing, elements(kernel) * positions, elements(result))
+    mode.on_product(weight, incoming, outgoing, elements(kernel) * positions, elements(result), (x, weight))
     return mode.make(result[1:] if unbatched else result, x.dtype)
 
 
@@ -126,29 +126,77 @@ def convolution(
     return conv(mode, x, weight, bias, stride, padding, dilation, groups)
 
 
+def deform_conv(
+    mode: ShapeMode,
+    x: T,
+    weight: T,
+    offset: T,
+    mask: T,
+    bias: T | None,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: Any,
+    *rest: Any,
+) -> T:
+    """torchvision's; the offsets have the sizes of the output, and their channels those of the kernel."""
+    made = conv(mode, x, weight, bias, (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w), groups)
+    for size in shape_of(offset)[1:]:
+        mode.solver.pin(size)
+    return made
+
+
 def linear(mode: ShapeMode, x: T, weight: T, bias: T | None = None) -> T:
-    shape, (outgoing, incoming) = shape_of(x), shape_of(weight)
+    shape, (*rows, incoming) = shape_of(x), shape_of(weight)
     mode.agree(shape[-1], incoming)
+    outgoing = rows[0] if rows else 1  # a vector gives no axis
+    if bias is not None and bias.dim():
+        mode.agree(shape_of(bias)[0], outgoing)
+    result = [*shape[:-1], *rows]
+    macs = elements(shape) * as_polynomial(outgoing)
+    mode.on_product(weight, incoming, outgoing, macs, elements(result), (x, weight))
+    return mode.make(result, x.dtype)
+
+
+def bilinear(mode: ShapeMode, x: T, y: T, weight: T, bias: T | None = None) -> T:
+    outgoing, left, right = shape_of(weight)  # each output is (x' W) y, of one matrix for each
+    mode.agree(shape_of(x)[-1], left)
+    mode.agree(shape_of(y)[-1], right)
     if bias is not None:
         mode.agree(shape_of(bias)[0], outgoing)
-    result = [*shape[:-1], outgoing]
-    mode.on_product(weight, incoming, outgoing, elements(shape) * as_polynomial(outgoing), elements(result))
+    places = mode.broadcast(shape_of(x)[:-1], shape_of(y)[:-1])
+    result = [*places, outgoing]
+    macs = elements(places) * (elements(shape_of(weight)) + elements([outgoing, right]))
+    mode.on_product(weight, left, outgoing, macs, elements(result), (x, y))
     return mode.make(result, x.dtype)
 
 
 def matmul(mode: ShapeMode, a: T, b: T) -> T:
-    left, right = shape_of(a), shape_of(b)
-    if len(left) == 1 or len(right) == 1:  # vectors: give each the axis that is dropped again
-        result = matmul(mode, a.unsqueeze(0) if len(left) == 1 else a, b.unsqueeze(-1) if len(right) == 1 else b)
-        result = result.squeeze(-1) if len(right) == 1 else result
-        return result.squeeze(-2 if len(right) > 1 else -1) if len(left) == 1 else result
-    mode.agree(left[-1], right[-2])
-    batch = mode.broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else []
-    result_shape = [*batch, left[-2], right[-1]]
-    macs = elements(result_shape) * as_polynomial(left[-1])
-    weight, outgoing = (b, right[-1]) if isinstance(b, nn.Parameter) else (a, left[-2])
-    mode.on_product(weight if isinstance(weight, nn.Parameter) else None, left[-1], outgoing, macs, Polynomial({}))
-    return mode.make(result_shape, a.dtype)
+    result, macs = _multiplied(mode, shape_of(a), shape_of(b))
+    weight = b if isinstance(b, nn.Parameter) else a
+    incoming, outgoing = (
+        shape_of(a)[-1],
+        (shape_of(weight)[-1] if weight is b else shape_of(a)[0 if a.dim() < 2 else -2]),
+    )
+    _book(mode, weight, incoming, outgoing, macs, (a, b))
+    return mode.make(result, a.dtype)
+
+
+def _multiplied(mode: ShapeMode, left: Sequence[Dim], right: Sequence[Dim]) -> tuple[list[Dim], Polynomial]:
+    """The shape of a product of matrices, or of vectors, whose axis is dropped again, and its multiply-adds."""
+    rows, columns = list(left[-2:-1]), list(right[-1:] if len(right) > 1 else [])
+    mode.agree(left[-1], right[-2] if len(right) > 1 else right[0])
+    batch = mode.broadcast(left[:-2], right[:-2]) if len(left) > 2 or len(right) > 2 else []
+    result = [*batch, *rows, *columns]
+    return result, elements(result) * as_polynomial(left[-1])
+
+
+def _book(mode: ShapeMode, weight: T, incoming: Dim, outgoing: Dim, macs: Polynomial, operands: tuple[T, ...]) -> None:
+    known = weight if isinstance(weight, nn.Parameter) else None
+    mode.on_product(known, incoming, outgoing, macs, Polynomial({}), operands)
 
 
 def addmm(mode: ShapeMode, bias: T, a: T, b: T, *, beta: Any = 1, alpha: Any = 1) -> T:
@@ -157,8 +205,35 @@ def addmm(mode: ShapeMode, bias: T, a: T, b: T, *, beta: Any = 1, alpha: Any = 1
     return product
 
 
-def attention(mode: ShapeMode, query: T, key: T, value: T, attn_mask: T | None = None, *args: Any, **kwargs: Any) -> T:
-    scores = matmul(mode, query, key.transpose(-2, -1))
+def addbmm(mode: ShapeMode, bias: T, a: T, b: T, *, beta: Any = 1, alpha: Any = 1) -> T:
+    product = matmul(mode, a, b)
+    result = shape_of(product)[1:]  # summed over the batch
+    mode.broadcast(shape_of(bias), result)
+    return mode.make(result, product.dtype)
+
+
+def attention(
+    mode: ShapeMode,
+    query: T,
+    key: T,
+    value: T,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> T:
+    queries, keys, values = (list(shape_of(t)) for t in (query, key, value))
+    if enable_gqa:  # several heads of the queries read one of the keys and values
+        heads = queries[-3]
+        for grouped in (keys, values):
+            mode.solver.floor_divide(as_polynomial(heads), as_polynomial(grouped[-3]))
+            grouped[-3] = heads
+    scores, macs = _multiplied(mode, queries, [*keys[:-2], keys[-1], keys[-2]])
+    _book(mode, query, queries[-1], keys[-2], macs, (query, key))
     if attn_mask is not None:
-        mode.broadcast(shape_of(scores), shape_of(attn_mask))
-    return matmul(mode, scores, value)
+        mode.broadcast(scores, shape_of(attn_mask))
+    result, macs = _multiplied(mode, scores, values)
+    _book(mode, value, values[-2], values[-1], macs, (query, key, value))
+    return mode.make(result, query.dtype)

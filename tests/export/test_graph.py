@@ -7,7 +7,8 @@ from torch import nn
 import precrop
 from precrop.errors import ExportError
 from precrop.export import export_onnx
-from precrop.export.graph import computes_in, count_macs, input_of, module_names, module_of, read_graph
+from precrop.export.graph import computes_in, input_of, module_names, module_of, read_graph
+from precrop.export.macs import count_macs
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 

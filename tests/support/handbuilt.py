@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass
 
 import torch
+from support_macs import counted_macs
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from precrop import inspect, plan, precrop
 from precrop.cropping.layers import INPUT_NAMES, OUTPUT_NAMES, settled
@@ -28,8 +28,7 @@ class Kind:
 
     ``widths`` maps each argument of the class to the layer whose output it is; ``("stem.0", 4)`` says
     that the layer's output is four times the argument. ``fixed`` maps each layer that is rightly fixed
-    to a pattern of the reason. ``shape`` is one image's. ``counted`` says whether torch's flop counter
-    knows the network's operators. ``broken`` says what is known to go wrong.
+    to a pattern of the reason. ``shape`` is one image's.
     """
 
     title: str
@@ -37,7 +36,6 @@ class Kind:
     widths: dict[str, str | tuple[str, int]]
     fixed: dict[str, str] = field(default_factory=lambda: {"head.fc": OUTPUT})
     shape: tuple[int, ...] = (3, 8, 8)
-    counted: bool = True
 
 
 def arguments(kind, channels):
@@ -133,11 +131,8 @@ def assert_crops(kind, params=0.5):
     image = torch.randn(3, *kind.shape)
     before, after = ([tuple(o.shape) for o in outputs(m.eval(), image)] for m in (model, small))
     assert before == after
-    if kind.counted:
-        for network, size in ((model, found.original), (small, found.cropped)):
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                network(image[:1])
-            assert size.macs * 2 == counter.get_total_flops()
+    for network, size in ((model, found.original), (small, found.cropped)):
+        assert size.macs == counted_macs(network, kind.shape)
     assert assert_trains(small, image) == assert_trains(model, image)
     return small
 

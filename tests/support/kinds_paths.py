@@ -313,7 +313,7 @@ KINDS = (
         {"a": "stem.0"},
         {"fc": OUTPUT, "last.0": RNN, "rnn.weight_ih_l0": RNN, "rnn.weight_hh_l0": RNN},
     ),
-    Kind("self-attention", SelfAttention, {"hidden": "up"}, {"fc": OUTPUT, **ATTENTION}, counted=False),
+    Kind("self-attention", SelfAttention, {"hidden": "up"}, {"fc": OUTPUT, **ATTENTION}),
     Kind("spectrum", Spectrum, STEM_LAST),
     Kind("frozen batch norm", FrozenNorm, {"a": "one", "b": "two"}),
     Kind("own autograd function and checkpoints", OwnFunction, STEM_LAST),

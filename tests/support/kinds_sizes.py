@@ -297,7 +297,7 @@ KINDS = (
         STEM_LAST,
     ),
     Kind("the narrower of two", Narrowest, {"a": "one.0", "b": "two.0", "c": "last.0"}),
-    Kind("vision transformer", Positions, {"each": ("stem", 4), "hidden": "up"}, {"fc": OUTPUT}, counted=False),
+    Kind("vision transformer", Positions, {"each": ("stem", 4), "hidden": "up"}, {"fc": OUTPUT}),
     Kind(
         "divided by the number of channels", Temperature, {"b": "last.0"}, {"head.fc": OUTPUT, "stem.0": line("** 0.5")}
     ),
