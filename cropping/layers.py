@@ -211,7 +211,7 @@ def check_size_attributes(model: nn.Module) -> None:
                         f"and is {fault}; expected a whole number, a list or tuple of them, or a tensor."
                     )
                 examples.setdefault(cls, module)
-                found[cls, attribute] = found.get((cls, attribute), False) or value is not None
+                found[cls, attribute] = found.get((cls, attribute), False) or hasattr(module, attribute)
     for (cls, attribute), has in found.items():
         if not has:
             numeric = [name for name, value in vars(examples[cls]).items() if not size_fault(value)]

@@ -21,9 +21,11 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A value as an int; None for what is no whole number, 3.0 among it."""
+    """A value as an int; None for what is no whole number of 64 bits, 3.0 among it."""
     plain = _unboxed(value)
-    return None if isinstance(plain, bool) or not isinstance(plain, Integral) else int(plain)
+    if isinstance(plain, bool) or not isinstance(plain, Integral):
+        return None
+    return int(plain) if -(2**63) <= int(plain) < 2**63 else None
 
 
 def _unboxed(value: Any) -> Any:

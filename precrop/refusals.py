@@ -50,8 +50,7 @@ def _wrapped(module: nn.Module, path: str) -> str | None:
 
 
 def _scripted(module: nn.Module, path: str) -> str | None:
-    # Without parameters it has no widths, and is run as it is.
-    if not isinstance(module, torch.jit.ScriptModule) or (path and not any(True for _ in module.parameters())):
+    if not isinstance(module, torch.jit.ScriptModule):
         return None
     return (
         f"{_named(path)} is a ScriptModule, whose Python code is gone. Crop it before torch.jit.script or "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Networks with plain, computed (spectral and weight norm, old and new) and shared weights; every scorer, plans and crops.
+# Networks of plain weights and of computed ones (spectral and weight norm, old and new): every scorer, plans, crops.
 RESULTS = """
 import json, sys, warnings
 import torch
@@ -49,7 +49,7 @@ for budget in ({"ratio": 0.5}, {"params": 0.5}, {"params": 0.6, "macs": 0.5}):
         plan = precrop.plan(network(norms["none"]), **budget, scorer=scorer, data=data, input_shape=(3, 8, 8))
         small = precrop.apply(network(norms["none"]), plan)
         found[f"{budget}, {scorer}"] = [plan.to_json(), [list(p.shape) for p in small.parameters()]]
-for wrong in (dict(ratio=2), dict(ratio=0.5, scorer="x"), dict(ratio=0.5, ignore=["x"]), dict(ratio=0.5, scorer="snip")):
+for wrong in ({"ratio": 2}, {"params": 0.5, "scorer": "x"}, {"ratio": 0.5, "ignore": ["x"]}, {"macs": 0.01}):
     try:
         precrop.plan(network(norms["none"]), input_shape=(3, 8, 8), **wrong)
     except precrop.PrecropError as error:

@@ -108,21 +108,20 @@ FUNCTIONS = {
     "load": (precrop.load, lambda: {"path": "here.safetensors", "model": Chain()}),
     "create_model": (precrop.create_model, lambda: {"name": "precrop/resnet20", "num_classes": 5, "in_chans": 1}),
     "register_forward": (precrop.register_forward, lambda: {"cls": Halves, "forward": lambda model, x: x}),
-    "register_size_attributes": (lambda cls, name: precrop.register_size_attributes(cls, name), None),
+    "register_size_attributes": (
+        lambda cls, name: precrop.register_size_attributes(cls, name),
+        lambda: {"cls": Halves, "name": "half"},
+    ),
     "CropPlan.load": (precrop.CropPlan.load, lambda: {"path": "plan.json"}),
     "CropPlan.from_json": (precrop.CropPlan.from_json, lambda: {"text": a_plan().to_json()}),
     "CropPlan.save": (lambda path: a_plan().save(path), lambda: {"path": "plan.json"}),
     "Densities.load": (precrop.Densities.load, lambda: {"path": "plan.json"}),
     "export": (precrop.export, lambda: {"model": a_crop(), "path": "crop.onnx", "precision": "int8"}),
 }
-FUNCTIONS["register_size_attributes"] = (
-    FUNCTIONS["register_size_attributes"][0],
-    lambda: {"cls": Halves, "name": "half"},
-)
 
 
 def arguments(name):
-    function, given = FUNCTIONS[name]
+    function = FUNCTIONS[name][0]
     if name == "create_model":
         return ["name", "num_classes", "in_chans"]
     if name == "export":
@@ -146,7 +145,7 @@ def _in_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_in_a_folder")
-@pytest.mark.parametrize(("name", "argument"), CASES, ids=".".join)
+@pytest.mark.parametrize(("name", "argument"), CASES, ids=[".".join(case) for case in CASES])
 def test_an_argument_works_or_is_refused(name, argument):
     function, given = FUNCTIONS[name]
     raw = {}
@@ -161,10 +160,8 @@ def test_an_argument_works_or_is_refused(name, argument):
                 warnings.simplefilter("ignore")
                 function(**kwargs)
         except PrecropError as error:
-            assert (len(str(error)) > 20 and "object at 0x" not in str(error)) or "generator" in label, (
-                label,
-                str(error),
-            )
+            if len(str(error)) < 20:
+                raw[label] = f"says little: {error}"
         except Exception as error:
             raw[label] = f"{type(error).__name__}: {str(error)[:150]}"
     assert not raw

@@ -56,6 +56,7 @@ def test_a_layer_without_sizes_asks_for_a_batch(name):
     assert type(model[0]).__name__ == name
 
 
+@pytest.mark.filterwarnings("ignore:this model has been trained")
 def test_a_lazy_network_crops_once_it_has_run():
     model = nn.Sequential(nn.LazyConv2d(32, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.LazyConv2d(8, 3))
     model(torch.zeros(2, *SHAPE))
@@ -102,15 +103,6 @@ def test_a_converted_network_is_quantized():
         precrop.precrop(quantization.convert(prepared), 0.5, input_shape=SHAPE)
 
 
-def test_a_scripted_part_without_widths_is_run():
-    class Gray(nn.Module):
-        def forward(self, x):
-            return x - 0.5
-
-    small = precrop.precrop(nn.Sequential(torch.jit.script(Gray()), body()), 0.5, input_shape=SHAPE)
-    assert small(torch.zeros(2, *SHAPE)).shape == (2, 7)
-
-
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
 def test_a_wrapped_part_is_cropped_where_it_stands(wrap):
     if wrap is nn.DataParallel and torch.cuda.is_available():
@@ -131,11 +123,11 @@ class Sized(nn.Module):
         return x[:, : self.half] + x[:, self.half :]
 
 
-class Plain(Sized):
+class Plain(nn.Module):
     """The same without an attribute of a computed name."""
 
     def __init__(self, channels):
-        nn.Module.__init__(self)
+        super().__init__()
         self.half, self.label, self.scale = channels // 2, "a", 0.5
         self.optional = None
 
@@ -144,7 +136,7 @@ class Plain(Sized):
         return 2 * self.half
 
     def forward(self, x):
-        return super().forward(x) if self.optional is None else x
+        return x[:, : self.half] + x[:, self.half :] if self.optional is None else x
 
 
 class Heir(Plain):
