@@ -66,7 +66,10 @@ def checked_model(model: Any) -> nn.Module:
 
 def _no_module(model: Any) -> str:
     if isinstance(model, type):
-        return f"got the class {model.__name__}; expected a network. Build it first: {model.__name__}(...)."
+        return (
+            f"got the class {model.__name__} where a torch.nn.Module was expected. Build the network first: "
+            f"{model.__name__}(...)."
+        )
     if isinstance(model, torch.export.ExportedProgram):
         return f"got an ExportedProgram; expected a torch.nn.Module: {EXPORTED}."
     return (
@@ -194,7 +197,7 @@ def checked_scorer(scorer: Any) -> str | Mapping[str, float]:
         share = number(density)
         if not isinstance(layer, str) or share is None or not (0 < share < math.inf):
             raise PrecropError(
-                f"the density of {layer!r} is {density!r}; expected a mapping of layer names to the kept share of each "
+                f"the density of {layer} is {density!r}; expected a mapping of layer names to the kept share of each "
                 "layer's weights, 0 < density <= 1."
             )
         densities[layer] = share
