@@ -24,3 +24,6 @@ class _CallablePackage(ModuleType):
 
 _CallablePackage.__call__.__doc__ = export.__doc__
 sys.modules[__name__].__class__ = _CallablePackage
+
+if __name__ == "export":  # imported by its folder's name, in a checkout: a second copy of the package
+    raise ModuleNotFoundError("export is a part of precrop: import precrop.export", name=__name__)

@@ -3,14 +3,11 @@
 >>> small = precrop.precrop(model, 0.5)   # half the parameters and half the MACs, dense, fresh weights
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-# In a source checkout the stages are folders beside this one (setup.py maps them into the package);
-# with this, Python started in the checkout finds them too.
-_checkout = Path(__file__).resolve().parent.parent
-if (_checkout / "setup.py").exists() and (_checkout / "cropping" / "trace.py").exists():
-    __path__.append(str(_checkout))
+from precrop.checkout import find_stages
+
+find_stages()  # before anything of a stage is imported
 
 from precrop.api import apply, inspect, plan, precrop, score
 from precrop.checkpoint import load, save

@@ -12,3 +12,6 @@ from precrop.recipes.results import RunResult as RunResult
 from precrop.recipes.results import VariantResult as VariantResult
 from precrop.recipes.runner import train as train
 from precrop.recipes.schema import Recipe as Recipe
+
+if __name__ == "recipes":  # imported by its folder's name, in a checkout: a second copy of the package
+    raise ModuleNotFoundError("recipes is a part of precrop: import precrop.recipes", name=__name__)

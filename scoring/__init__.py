@@ -73,3 +73,6 @@ SCORERS: dict[str, Scorer] = {
         needs_data=True,
     ),
 }
+
+if __name__ == "scoring":  # imported by its folder's name, in a checkout: a second copy of the package
+    raise ModuleNotFoundError("scoring is a part of precrop: import precrop.scoring", name=__name__)
