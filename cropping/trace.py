@@ -291,7 +291,7 @@ class _Trace:
     def _graph(self, outputs: list[tuple[Dim, ...]]) -> WidthGraph:
         seen = {name for name in self.shapes if self._is_seen(name)}
         findings = Findings(self.solver, self.layers, self.shapes, seen)
-        solver, settle, unused = self.solver, self.solver.settle, set(self._unused())
+        solver, settle, unused = self.solver, self.solver.settle, self._unused()
         for layer in self.layers.values():
             layer.macs, layer.activations = self.costs.of_one_image(layer.weight, solver.resolve)
         unowned = self.costs.of_one_image(None, solver.resolve)

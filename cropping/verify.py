@@ -70,6 +70,8 @@ def verify(small: nn.Module, graph: WidthGraph) -> None:
     for train in (False, True) if graph.trains_apart else (False,):
         copied.train(train)
         outputs = _run(copied, image, small)
+        if outputs is None:
+            continue
         shapes = tuple(tuple(tensor.shape) for tensor in output_tensors(outputs))
         if not train and graph.outputs and shapes != graph.outputs:
             raise TraceError(
