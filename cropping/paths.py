@@ -109,7 +109,12 @@ def density_path(request: Request, log_p: Array) -> WidthPath:
     with np.errstate(divide="ignore"):
         lean = np.log(macs / macs.sum()) - np.log(params / params.sum())
     lean[~np.isfinite(lean)] = 0.0
-    return _balanced(request, [_scaled(graph, shares @ (log_p - t * lean), request.widen) for t in _SLOPES])
+    return _balanced(
+        request,
+        budget.params,
+        budget.macs,
+        [_scaled(graph, shares @ (log_p - t * lean), request.widen) for t in _SLOPES],
+    )
 
 
 def _scaled(graph: WidthGraph, ratios: Array, widen: bool) -> WidthPath:
@@ -146,7 +151,7 @@ def synexp_path(request: Request) -> WidthPath:
 
     if budget.macs is None or budget.params is None:
         return tilted(0.0 if budget.macs is None else 1.0)
-    return _balanced(request, [tilted(tilt) for tilt in _TILTS])
+    return _balanced(request, budget.params, budget.macs, [tilted(tilt) for tilt in _TILTS])
 
 
 def _costs(graph: WidthGraph) -> tuple[Array, Array, Array]:
@@ -167,18 +172,17 @@ def _one_tilt(params: Array, macs: Array, shares: Array, graph: WidthGraph, tilt
     return WidthPath(synexp.log_densities(params, macs, level, tilt, widen) @ shares.T)
 
 
-def _balanced(request: Request, paths: list[WidthPath]) -> WidthPath:
+def _balanced(request: Request, cap_params: float, cap_macs: float, paths: list[WidthPath]) -> WidthPath:
     """Join paths of different tilts into the one on which both caps fill up together, in whole channels."""
-    graph, budget = request.graph, request.budget
-    assert budget.params is not None and budget.macs is not None
+    graph = request.graph
     sizes = np.array([w.size for w in graph.widths], float)
     ratios = np.stack([path.log_ratio for path in paths])  # (T, K, G)
     real = sizes * np.exp(ratios)
     widths = np.stack([steps.rounded(real[..., g]) for g, steps in enumerate(request.ladders)], axis=-1)
-    top = max(budget.params, budget.macs)
+    top = max(cap_params, cap_macs)
     now = graph.size(graph.original)
-    fill_params = graph.compiled(graph.params)(widths) / now.params / (budget.params / top)
-    fill_macs = graph.compiled(graph.macs)(widths) / now.macs / (budget.macs / top)
+    fill_params = graph.compiled(graph.params)(widths) / now.params / (cap_params / top)
+    fill_macs = graph.compiled(graph.macs)(widths) / now.macs / (cap_macs / top)
     fill = np.log(np.maximum(fill_params, fill_macs))  # (T, K), increasing in K
     lean = np.log(fill_macs / fill_params)  # > 0: multiply-adds are the tighter cap
     points = np.linspace(fill[:, 0].max(), max(0.0, fill[:, -1].min()), _POINTS)

@@ -106,12 +106,11 @@ def _read(path: Path, lines: dict[Location, int], faults: list[tuple[int, str]])
         raise RecipeError(f"{path} is not a recipe: expected sections such as 'name:', 'model:', 'data:', 'train:'.")
     _note_lines(node, (), lines, faults)
     try:
-        settings = loader.construct_document(node)
+        settings: dict[str, Any] = loader.construct_document(node)  # of a mapping
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise RecipeError(f"{path} is not a recipe: {where}{getattr(error, 'problem', error)}.") from error
-    assert isinstance(settings, dict)
     return settings
 
 

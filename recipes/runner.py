@@ -24,7 +24,7 @@ from precrop.recipes.folders import locked, run_folder, training_folder
 from precrop.recipes.launch import Processes, joined
 from precrop.recipes.loading import dump_recipe, load_recipe
 from precrop.recipes.results import RunResult, Training, VariantResult, environment
-from precrop.recipes.schema import Recipe
+from precrop.recipes.schema import Export, Recipe
 from precrop.recipes.variants import Design, build, design, original
 
 
@@ -116,7 +116,7 @@ class _Run:
         if not self.group.first:
             return RunResult(self.folder, recipe, tuple(variants))
         if recipe.export is not None:
-            variants = self.exported(variants)
+            variants = self.exported(recipe.export, variants)
         result = RunResult(self.folder, recipe, tuple(variants))
         write_atomically(self.folder / "metrics.json", (result.to_json() + "\n").encode())
         write_atomically(self.folder / "metrics.csv", result.to_csv().encode())
@@ -192,10 +192,8 @@ class _Run:
                 return Design(CropPlan.load(place / "plan.json"), load_file(path) if masked else {})
         return design(network, self.recipe, variant, self.data, seed)
 
-    def exported(self, variants: list[VariantResult]) -> list[VariantResult]:
+    def exported(self, asked: Export, variants: list[VariantResult]) -> list[VariantResult]:
         """The first seed's networks as files of engines, checked against PyTorch, and timed."""
-        asked = self.recipe.export
-        assert asked is not None
         networks, found = {}, []
         fresh = original(self.recipe, self.data, self.recipe.seed)
         calibration = calibration_for(asked, self.data, self.recipe.seed)

@@ -82,7 +82,8 @@ def design(network: nn.Module, recipe: Recipe, variant: Variant, data: ImageData
     """
     if not variant.crop:
         return Design(_whole(network, data), {})
-    assert recipe.crop is not None  # the schema refuses a cropping variant without a budget
+    if recipe.crop is None:
+        raise RecipeError("crop: a variant crops, and the recipe has no budget. Add a crop section with a ratio.")
     crop = variant.settings(recipe.crop)
     if variant.weights == "mask":
         share = crop.params or crop.ratio

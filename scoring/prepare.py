@@ -66,8 +66,7 @@ def settle_weights(model: nn.Module) -> None:
     for module in model.modules():
         if parametrize.is_parametrized(module):
             # torch's own removal would change the class, which the original shares.
-            parametrized = module._modules.pop("parametrizations")
-            assert isinstance(parametrized, nn.ModuleDict)
+            parametrized: Any = module._modules.pop("parametrizations")  # a ModuleDict
             values = {name: computed().detach().clone() for name, computed in parametrized.items()}
             module.__class__ = type(module).__bases__[0]
             for name, value in values.items():
@@ -89,7 +88,7 @@ def prunable_weights(model: nn.Module, layers: Sequence[Layer]) -> tuple[dict[st
     weights, originals = {}, {}
     for layer in layers:
         name = layer.weight
-        if not _exists(model, name):
+        if _found(model, name) is None:
             name = f"{layer.name}.weight"
         weight = tensor_of(model, name)
         if isinstance(weight, nn.Parameter):
@@ -109,22 +108,24 @@ def scored_layers(graph: WidthGraph) -> list[Layer]:
     return list(largest.values())
 
 
-def _exists(model: nn.Module, name: str) -> bool:
-    try:
-        tensor_of(model, name)
-    except (AttributeError, AssertionError):
-        return False
-    return True
-
-
 def tensor_of(model: nn.Module, name: str) -> torch.Tensor:
-    """The parameter or buffer of this name."""
-    path, _, leaf = name.rpartition(".")
-    module = model.get_submodule(path)
-    parameter = module._parameters.get(leaf)
-    tensor = module._buffers.get(leaf) if parameter is None else parameter
-    assert tensor is not None  # a layer was traced by it
+    """The parameter or buffer of this name; raises `ScoreError` where there is none."""
+    tensor = _found(model, name)
+    if tensor is None:
+        raise ScoreError(
+            f"{type(model).__name__} has no tensor {name}, which its trace had. Expected the network that was traced."
+        )
     return tensor
+
+
+def _found(model: nn.Module, name: str) -> torch.Tensor | None:
+    path, _, leaf = name.rpartition(".")
+    try:
+        module = model.get_submodule(path)
+    except AttributeError:
+        return None
+    parameter = module._parameters.get(leaf)
+    return module._buffers.get(leaf) if parameter is None else parameter
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from precrop.cropping.graph import WidthGraph
 from precrop.errors import PrecropError, PrecropWarning, ScoreError
+from precrop.plain import number
 from precrop.scoring import SCORERS
 from precrop.scoring.data import Batches
 from precrop.scoring.densities import Densities
@@ -42,13 +43,13 @@ def scorer_named(name: Any) -> Scorer:
 
 def checked_density(density: Any) -> float:
     """A density in (0, 1]; raises `ScoreError`."""
-    number = isinstance(density, (int, float)) and not isinstance(density, bool)
-    if not (number and 0 < density <= 1):
+    share = number(density)
+    if share is None or not 0 < share <= 1:
         raise ScoreError(
             f"density is {density!r}; expected the share of the weights to keep, 0 < density <= 1 "
             "(for 10x compression pass 0.1)."
         )
-    return float(density)
+    return share
 
 
 def checked_data(name: str, data: Any, seed: int = 0) -> Batches | None:
@@ -90,9 +91,11 @@ def run(
     scores: Scores | None = None
     if scorer.layers is not None:
         shares = dict(zip(weights, scorer.layers(layers, density), strict=True))
-    else:
-        scores = _scores(model, graph, scorer, name, density, data, loss, batches, seed, report)
+    elif scorer.weights is not None:
+        scores = _scores(model, graph, scorer, scorer.weights, name, density, data, loss, batches, seed, report)
         shares = _shares(graph, name, scores, density)
+    else:
+        raise ScoreError(f"scorer {name!r} scores nothing: its row of SCORERS has neither weights nor layers.")
     return Densities(shares, name, density, graph.input_shape, weights, scores if keep_scores else None)
 
 
@@ -113,6 +116,7 @@ def _scores(
     model: nn.Module,
     graph: WidthGraph,
     scorer: Scorer,
+    function: Callable[[Problem], Scores],
     name: str,
     density: float,
     data: Batches | None,
@@ -121,7 +125,6 @@ def _scores(
     seed: int,
     report: Report | None,
 ) -> Scores:
-    assert scorer.weights is not None  # a row is of one of the two kinds
     device = next(model.parameters()).device
     with isolated(seed, device):
         copied = scoring_copy(model, scorer.double)
@@ -143,7 +146,7 @@ def _scores(
             batches or scorer.batches,
         )
         try:
-            scores = scorer.weights(problem)
+            scores = function(problem)
         except PrecropError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from precrop.errors import ScoreError
+
 if TYPE_CHECKING:
     from precrop.scoring.data import Batches
 
@@ -63,7 +65,8 @@ class Problem:
 
     def next_batches(self) -> list[tuple[torch.Tensor, Any]]:
         """As many further batches as a round takes, on the model's device and of its type."""
-        assert self.data is not None  # a row that scores with data says so, and is never run without
+        if self.data is None:
+            raise ScoreError("this scorer needs data. Pass data=, a DataLoader of (images, labels).")
         return [self.data.next(self.device, self.dtype) for _ in range(self.batches)]
 
 

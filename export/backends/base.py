@@ -132,6 +132,12 @@ class Backend:
         """Whether it runs an ONNX file that computes in ``found`` as one of ``precision``."""
         return found == precision or (found == "fp32" and precision in self.casts)
 
+    def write(self, onnx: Path, path: Path, settings: BuildSettings) -> dict[str, Any]:
+        """Write a file from an ONNX file with its `build`; raises `ExportError` where it has none."""
+        if self.build is None:
+            raise ExportError(f"{self.title} has no files of its own. Choose a backend that builds one.")
+        return self.build(onnx, path, settings)
+
     def check(self) -> None:
         """Raise `MissingExtraError` if what the backend needs is not installed."""
         require(self.extra, *self.modules)

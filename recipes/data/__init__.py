@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from precrop.errors import RecipeError
 from precrop.recipes.data import cifar, digits, folder, idx, readers, shards
 from precrop.recipes.data.images import ImageData as ImageData
 
@@ -36,5 +37,6 @@ def load_data(settings: Data) -> ImageData:
     not as many as the recipe says; `MissingExtraError` for a library that is not installed.
     """
     loader = find_dataset(settings.name)
-    assert loader is not None  # the schema refuses an unknown name
+    if loader is None:
+        raise RecipeError(f"unknown data set {settings.name!r}. Expected one of {', '.join(DATASETS)}.")
     return loader(settings)

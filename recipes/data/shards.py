@@ -67,9 +67,7 @@ class Shards:
                     if kind.lower() in IMAGES:
                         pictures[key] = (number, member.offset_data, member.size)
                     elif kind == LABEL:
-                        content = tar.extractfile(member)
-                        assert content is not None
-                        labels[key] = int(content.read())
+                        labels[key] = int(tar.extractfile(member).read())  # type: ignore[union-attr] # a file
         except (OSError, tarfile.TarError, ValueError) as error:
             raise RecipeError(f"{path} is not a shard: {error}. Expected an uncompressed tar of {HOLDS}.") from error
         for key in sorted(pictures.keys() ^ labels.keys()):

@@ -48,7 +48,8 @@ class Storage(CheckpointIO):
     def step(path: str) -> int:
         """The number of steps that a checkpoint was taken after."""
         name = NAME.fullmatch(Path(path).name)
-        assert name is not None
+        if name is None:
+            raise RecipeError(f"{path} is not the name of a training's checkpoint. Expected one that a training wrote.")
         return int(name[1])
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -60,8 +61,8 @@ class Storage(CheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read it in the first process; Lightning's count of batches is put in the parts of this run."""
         group = processes()
-        tree = group.agree(read_checkpoint(Path(path), self.of) if group.first else None)
-        assert tree is not None
+        read: Any = read_checkpoint(Path(path), self.of) if group.first else None
+        tree: dict[str, Any] = group.agree(read)
         was = tree["precrop"]["parts"]
         batches = tree["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for counts in (batches["current"], batches["total"]):

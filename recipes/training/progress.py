@@ -42,7 +42,7 @@ class VariantBar(Callback):
         """Name the bar; it opens when the training starts."""
         self.progress = progress
         self.variant = variant
-        self.task: TaskID | None = None
+        self.task: TaskID
         self.note = ""
         self.images = 0
         self.began_s = self.logged_s = time.monotonic()
@@ -57,7 +57,6 @@ class VariantBar(Callback):
         self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """One batch further; throughput is an epoch's so far, over all processes."""
-        assert self.task is not None
         self.images += len(batch[0]) * trainer.world_size
         self._show(trainer, pl_module, batch_idx)
         self.progress.advance(self.task)
@@ -74,7 +73,6 @@ class VariantBar(Callback):
         self.began_s = time.monotonic()
 
     def _show(self, trainer: lightning.Trainer, pl_module: Any, batch_idx: int) -> None:
-        assert self.task is not None
         epoch = batch_idx // (pl_module.steps * pl_module.parts) + 1
         accuracy = f"  {pl_module.history[-1]['accuracy']:.1%}" if pl_module.history else ""
         throughput = f"  {self.images / (time.monotonic() - self.began_s):,.0f} img/s"
