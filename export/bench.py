@@ -6,7 +6,6 @@ spread and the realised share (`precrop.export.timing`).
 
 from __future__ import annotations
 
-import copy
 import csv
 import io
 import json
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from precrop.cropping.copying import copy_structure
 from precrop.errors import ExportError
 from precrop.export.backends import Backend, BuildSettings, LayerTime, Runner, RunSettings, backend_named, named
 from precrop.export.calibration import calibration_batches
@@ -146,7 +146,7 @@ def bench(
             place = Path(folder, str(len(prepared)))
             place.mkdir()
             if isinstance(source, nn.Module):
-                network = copy.deepcopy(source).to("cpu", torch.float32).eval()
+                network = copy_structure(source, {}).to("cpu", torch.float32).eval()
                 shape = image_shape(network, input_shape)
                 if precision == "int8" and not isinstance(calibration, list):
                     # Read once: a loader that shuffles would give each network ranges of other images.
@@ -209,9 +209,8 @@ class _Prepared:
             return self.network
         if self.backend.format == "onnx":
             return self.onnx
-        assert self.backend.build is not None
         path = self.folder / f"batch{size}{self.backend.suffixes[0]}"
-        self.backend.build(self.onnx, path, BuildSettings(self.shape, (size,), self.precision))
+        self.backend.write(self.onnx, path, BuildSettings(self.shape, (size,), self.precision))
         return path
 
 

@@ -40,7 +40,7 @@ def calibration_batches(data: Any, input_shape: tuple[int, ...], most: int = IMA
     taken = 0
     for batch in data:
         images = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-        if isinstance(images, torch.Tensor):
+        if isinstance(images, torch.Tensor) and not images.is_meta:
             images = images.detach().to("cpu", torch.float32).numpy()
         if not isinstance(images, np.ndarray) or images.shape[1:] != input_shape:
             found = f"of shape {images.shape}" if isinstance(images, np.ndarray) else f"a {type(images).__name__}"

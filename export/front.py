@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from precrop.cropping.copying import copy_structure
 from precrop.errors import ExportError, PrecropError
 from precrop.export.backends import Backend, BuildSettings, RunSettings, backend_for_format
 from precrop.export.calibration import calibration_batches
@@ -23,8 +23,9 @@ from precrop.export.machine import gpu, versions
 from precrop.export.onnx import OnnxFile, export_onnx
 from precrop.export.parity import PARITY_BATCHES, check_parity, deviation, parity_images
 from precrop.export.precision import checked_precision
-from precrop.files import replacing, replacing_together, write_atomically
-from precrop.inputs import checked_model, input_shapes
+from precrop.files import checked_path, replacing, replacing_together, write_atomically
+from precrop.inputs import checked_model, checked_seed, input_shapes
+from precrop.plain import number, whole
 
 SIDECAR_VERSION = 1
 BATCH = (1, 8, 32)
@@ -90,17 +91,17 @@ def export(
             outputs that differ by more than the tolerance.
         PrecropError: the file cannot be written, or anything else that is wrong with the input.
     """
-    path = Path(path)
-    model = checked_model(model)
+    path, model, seed = checked_path(path), checked_model(model), checked_seed(seed)
     backend = backend_for_format(to, path.suffix)
     checked_precision(precision, backend.writes, f"the format {backend.format}")
     sizes = checked_batch(batch)
     checked_calibration(precision, calibration)
+    tolerance = checked_tolerance(tolerance)
     if not path.parent.is_dir():
         raise PrecropError(f"cannot write {path}: the folder {path.parent} does not exist. Create it first.")
     require("onnx", "onnx", "onnxscript", "onnxruntime")
     backend.check()
-    frozen = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    frozen = copy_structure(model, {}).to("cpu", torch.float32).eval()
     shape = image_shape(frozen, input_shape)
     if precision == "int8":  # read once: a loader that shuffles gives other images the next time
         calibration = calibration_batches(calibration, shape)
@@ -122,8 +123,7 @@ def export(
                 beside = stack.enter_context(replacing_together(path, *others)) / path.name
             else:
                 beside = stack.enter_context(replacing(path))
-            assert backend.build is not None
-            built = backend.build(graph.path, beside, BuildSettings(shape, sizes, precision))
+            built = backend.write(graph.path, beside, BuildSettings(shape, sizes, precision))
             if precision == "int8":
                 images = [_within(calibration[0], sizes)]
             else:
@@ -209,10 +209,24 @@ def image_shape(model: nn.Module, input_shape: Sequence[int] | None) -> tuple[in
 
 def checked_batch(batch: int | Sequence[int]) -> tuple[int, ...]:
     """Batch sizes, ascending and each once; raises `ExportError`."""
-    sizes = (batch,) if isinstance(batch, int) else tuple(batch) if isinstance(batch, Sequence) else ()
-    if not sizes or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes):
+    given = list(batch) if isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0 else [batch]
+    sizes = [n for n in map(whole, given) if n is not None and n >= 1]
+    if not sizes or len(sizes) < len(given):
         raise ExportError(f"batch is {batch!r}; expected positive whole numbers such as (1, 8, 32).")
     return tuple(sorted(set(sizes)))
+
+
+def checked_tolerance(tolerance: Any) -> float | None:
+    """The largest error allowed, or None for that of the precision; raises `ExportError`."""
+    if tolerance is None:
+        return None
+    share = number(tolerance)
+    if share is None or not 0 <= share < float("inf"):
+        raise ExportError(
+            f"tolerance is {tolerance!r}; expected the largest error allowed as a share of the largest output, such as "
+            "0.01, or None for that of the precision."
+        )
+    return share
 
 
 def checked_calibration(precision: str, calibration: Any) -> None:

@@ -7,7 +7,6 @@ sizes so that a frozen batch cannot pass.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from precrop.cropping.copying import copy_structure
 from precrop.errors import ExportError
 from precrop.export.calibration import calibration_batches, quantize
 from precrop.export.extras import require
@@ -103,8 +103,8 @@ def export_onnx(
     import onnx
 
     batches = calibration_batches(calibration, tuple(input_shape)) if precision == "int8" else []
-    frozen = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    computing = Cast(copy.deepcopy(frozen), kind.dtype).eval() if precision in ("fp16", "bf16") else frozen
+    frozen = copy_structure(model, {}).to("cpu", torch.float32).eval()
+    computing = Cast(copy_structure(frozen, {}), kind.dtype).eval() if precision in ("fp16", "bf16") else frozen
     with replacing(path) as beside:
         try:
             with _quiet_exporter():
@@ -119,7 +119,8 @@ def export_onnx(
                     external_data=False,
                     verbose=False,
                 )
-            assert program is not None
+            if program is None:
+                raise ExportError("torch.onnx.export gave no program. Expected the exporter that dynamo=True asks for.")
             graph = program.model_proto
             if precision == "bf16":
                 with_bfloat16_weights(graph)

@@ -39,7 +39,7 @@ PRECISIONS: dict[str, Precision] = {
 
 def checked_precision(name: str, allowed: Iterable[str], what: str) -> Precision:
     """The row of ``name``, if it is one of ``allowed``; raises `ExportError` that lists those of ``what``."""
-    if name not in PRECISIONS or name not in allowed:
-        known = "" if name in PRECISIONS else f"unknown precision {name!r}: "
+    if not isinstance(name, str) or name not in PRECISIONS or name not in allowed:
+        known = "" if isinstance(name, str) and name in PRECISIONS else f"unknown precision {name!r}: "
         raise ExportError(f"{known}{what} has no {name}; expected one of {', '.join(allowed)}.")
     return PRECISIONS[name]

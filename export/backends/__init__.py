@@ -22,7 +22,7 @@ BACKENDS: dict[str, Backend] = {
 
 def backend_named(name: str) -> Backend:
     """The row of this name; raises `ExportError` that lists all."""
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise ExportError(f"unknown backend {name!r}; expected one of {', '.join(BACKENDS)}.")
     return BACKENDS[name]
 
@@ -32,7 +32,7 @@ def backend_for_format(to: str | None, suffix: str) -> Backend:
     writing = {row.format: row for row in BACKENDS.values() if row.format is not None}
     known = ", ".join(f"{name} ({', '.join(row.suffixes)})" for name, row in writing.items())
     if to is not None:
-        if to not in writing:
+        if not isinstance(to, str) or to not in writing:
             raise ExportError(f"unknown format {to!r}; expected one of {known}.")
         row = writing[to]
         if suffix not in row.suffixes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 from typing import Any
 
 import torch
 from torch import nn
 
+from precrop.cropping.copying import copy_structure
 from precrop.errors import ExportError
 from precrop.export.backends.base import Backend, Images, LayerTime, Runner
 from precrop.export.precision import PRECISIONS
@@ -29,7 +29,7 @@ class TorchRunner(Runner):
         self.before = torch.get_num_threads()
         torch.set_num_threads(self.settings.threads)
         dtype = PRECISIONS[self.settings.precision].dtype
-        network = copy.deepcopy(self.source).eval().requires_grad_(False).to(self.settings.device, dtype)
+        network = copy_structure(self.source, {}).eval().requires_grad_(False).to(self.settings.device, dtype)
         self.network: Any = network.to(memory_format=torch.channels_last)
         images = torch.from_numpy(self.images).to(self.settings.device, dtype)
         self.input = images.to(memory_format=torch.channels_last) if images.dim() == 4 else images
