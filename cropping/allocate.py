@@ -35,6 +35,8 @@ def allocate(
     network without a free width and for a scorer or layer that does not exist.
     """
     if not graph.widths:
+        if graph.layers and all(cap is None or cap >= 1 for cap in (budget.params, budget.macs)):
+            return graph.original, ()  # nothing to crop, and nothing that must be
         raise PrecropError(_nothing_to_crop(graph))
     aim = None if target is None else TARGETS[target]
     unit = alignment(graph.widths, None if aim is None else aim.unit)

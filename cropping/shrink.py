@@ -72,7 +72,31 @@ def _resized(old: torch.Tensor, shape: tuple[int, ...], fans: Fans | None, initi
             new = initializer.draw(old, shape, fans)
         else:
             new = _recut(old, shape)
+        new = _laid_out(new, old)
     return nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
+
+
+def _laid_out(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """``new`` in the memory format of ``old`` (channels last), else with its axes in the same order in memory."""
+    if old.layout != torch.strided or new.stride() == old.stride() or _is_packed(old):
+        return new
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    kind = formats.get(old.dim())
+    # By the strides: of a 1x1 convolution's weight every format is contiguous.
+    if kind is not None and old.stride() == torch.empty(old.shape, device="meta", memory_format=kind).stride():
+        return torch.empty(new.shape, dtype=new.dtype, device=new.device, memory_format=kind).copy_(new)
+    order = sorted(range(old.dim()), key=old.stride().__getitem__, reverse=True)
+    return torch.empty_permuted(new.shape, order, dtype=new.dtype, device=new.device).copy_(new)
+
+
+def _is_packed(tensor: torch.Tensor) -> bool:
+    """Whether the strides are the usual ones, also of axes of one."""
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= size
+    return True
 
 
 def _is_constant(old: torch.Tensor) -> bool:
