@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from precrop.cropping.attributes import names_used, near, size_fault
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements
@@ -157,6 +158,10 @@ INPUT_NAMES = ("in_channels", "in_chs", "in_features", "in_dim", "head_hidden_si
 OUTPUT_NAMES = ("out_channels", "out_chs", "out_features", "out_dim", "num_features")
 
 
+#: What `register_size_attributes` added to `SIZE_ATTRIBUTES`, which `check_size_attributes` checks.
+REGISTERED: dict[str, tuple[str, ...]] = {}
+
+
 def register_size_attributes(cls: type[nn.Module], *attributes: str) -> None:
     """Tell precrop which attributes of a module class are sizes that its forward uses.
 
@@ -171,13 +176,49 @@ def register_size_attributes(cls: type[nn.Module], *attributes: str) -> None:
     Each is an int, a list or tuple of ints, or the name of a buffer with axes of channels. Without this, a width
     that meets such a number is fixed and reported with the line. Holds for subclasses too.
 
-    Raises `PrecropError` for something that is not a module class, or a name that is no identifier.
+    Raises `PrecropError` for something that is not a module class, a name that is no identifier, and one that no code
+    of the class uses. A crop of a network in which no module of the class has the attribute, or one holds something
+    else in it, raises `PrecropError` too.
     """
     name = module_class(cls, "the names of its attributes")
     wrong = [name for name in attributes if not (isinstance(name, str) and name.isidentifier())]
     if wrong or not attributes:
         raise PrecropError(f"got the attributes {attributes!r}; expected names such as 'width'.")
+    used = names_used(cls)
+    for attribute in attributes:
+        if used is not None and attribute not in used:
+            raise PrecropError(
+                f"no code of {cls.__name__} uses an attribute {attribute!r}.{near(attribute, used)} Expected one that "
+                "its forward uses as a size."
+            )
+    REGISTERED[name] = tuple(dict.fromkeys((*REGISTERED.get(name, ()), *attributes)))
     SIZE_ATTRIBUTES[name] = tuple(dict.fromkeys((*SIZE_ATTRIBUTES.get(name, ()), *attributes)))
+
+
+def check_size_attributes(model: nn.Module) -> None:
+    """Raise `PrecropError` for a registered attribute that is no size, or that no module of its class here has."""
+    found: dict[tuple[str, str], bool] = {}
+    examples: dict[str, nn.Module] = {}
+    for path, module in model.named_modules() if REGISTERED else ():
+        for cls in map(qualified, type(module).__mro__):
+            for attribute in REGISTERED.get(cls, ()):
+                if attribute not in SIZE_ATTRIBUTES.get(cls, ()):
+                    continue
+                value = getattr(module, attribute, None)
+                if value is not None and (fault := size_fault(value)):
+                    raise PrecropError(
+                        f"{attribute!r} of {path or 'the model'}, a {type(module).__name__}, was registered as a size "
+                        f"and is {fault}; expected a whole number, a list or tuple of them, or a tensor."
+                    )
+                examples.setdefault(cls, module)
+                found[cls, attribute] = found.get((cls, attribute), False) or hasattr(module, attribute)
+    for (cls, attribute), has in found.items():
+        if not has:
+            numeric = [name for name, value in vars(examples[cls]).items() if not size_fault(value)]
+            raise PrecropError(
+                f"{attribute!r} was registered as a size of {cls}, and none of its modules here has it."
+                f"{near(attribute, numeric)} Its attributes that may be sizes: {', '.join(numeric) or 'none'}."
+            )
 
 
 def module_class(cls: Any, then: str) -> str:
