@@ -15,15 +15,22 @@ from precrop.cropping.layers import settled
 from precrop.cropping.paths import PATHS
 from precrop.cropping.shrink import shrink
 from precrop.cropping.trace import trace
-from precrop.errors import PlanError, PrecropError, ScoreError, TraceError
+from precrop.errors import PlanError, ScoreError, TraceError
 from precrop.inputs import (
     checked_budget,
+    checked_count,
+    checked_flag,
+    checked_function,
     checked_model,
     checked_names,
+    checked_plan,
     checked_round_to,
+    checked_scorer,
+    checked_seed,
     checked_target,
     input_shapes,
 )
+from precrop.refusals import EXPORTED, exported
 from precrop.scoring.densities import Densities
 from precrop.scoring.run import checked_data, checked_density, run, scorer_named
 
@@ -147,8 +154,10 @@ def score(
     model = checked_model(model)
     scorer_named(scorer)
     density = checked_density(density)
-    if batches is not None and (isinstance(batches, bool) or not isinstance(batches, int) or batches < 1):
-        raise PrecropError(f"batches is {batches!r}; expected a positive number of batches.")
+    batches, seed = checked_count("batches", batches), checked_seed(seed)
+    checked_function("loss", loss, "(outputs, labels) that gives one number")
+    checked_function("progress", progress, "(rounds done, rounds in all)")
+    keep_scores = checked_flag("keep_scores", keep_scores)
     stream = checked_data(scorer, data, seed)
     shape = input_shape if input_shape is not None or stream is None else stream.image_shape()
     try:
@@ -177,7 +186,7 @@ def apply(model: nn.Module, plan: CropPlan) -> nn.Module:
     ``model`` is the original that the plan was made for, or one built alike. Raises `PlanError` for
     a plan made for another network.
     """
-    model = checked_model(model)
+    model, plan = checked_model(model), checked_plan(plan)
     graph = trace(model, plan.input_shape, plan.ignore)
     planned = {name: width.original for name, width in plan.widths.items()}
     if planned != graph.original or plan.original != graph.size(graph.original):
@@ -205,10 +214,12 @@ def _trace(model: nn.Module, input_shape: Sequence[int] | None, ignore: tuple[st
     first, *others = input_shapes(model, input_shape)
     try:
         return trace(model, first, ignore)
-    except TraceError:
+    except TraceError as error:
         for shape in others:
             with suppress(TraceError):
                 return trace(model, shape, ignore)
+        if exported(model):
+            raise TraceError(f"{error} It is in an exported graph: {EXPORTED}.") from error
         raise
 
 
@@ -230,10 +241,12 @@ def _plan(
     unit = checked_round_to(round_to)
     checked_target(target)
     names = checked_names(ignore)
-    if isinstance(scorer, str):
-        scorer_named(scorer)
-        if scorer not in PATHS:
-            scorer = score(model, scorer, scored_density(budget), data=data, input_shape=input_shape)
+    widen = checked_flag("widen", widen)
+    scorer = checked_scorer(scorer)
+    if input_shape is not None:
+        (input_shape,) = input_shapes(model, input_shape)  # read once: it may be a generator
+    if isinstance(scorer, str) and scorer not in PATHS:
+        scorer = score(model, scorer, scored_density(budget), data=data, input_shape=input_shape)
     if input_shape is None and isinstance(scorer, Densities):
         input_shape = scorer.input_shape
     graph = _trace(model, input_shape, names)

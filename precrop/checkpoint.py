@@ -22,7 +22,7 @@ from torch import nn
 
 from precrop.crop_plan import CropPlan
 from precrop.errors import ModelNameError, PlanError, PrecropError, PrecropWarning
-from precrop.files import replacing
+from precrop.files import checked_path, replacing
 from precrop.names import create_model
 from precrop.origin import identify
 
@@ -44,6 +44,8 @@ def save(model: nn.Module, path: str | Path) -> None:
     model without a ``crop_plan`` or with state that safetensors cannot hold, `PrecropError`
     when the file cannot be written.
     """
+    if not isinstance(model, nn.Module):
+        raise PlanError(f"got {model!r} to save; expected a cropped network, such as precrop.precrop returns.")
     model = _unwrap(model)
     plan = getattr(model, "crop_plan", None)
     if not isinstance(plan, CropPlan):
@@ -85,7 +87,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """
     from precrop.api import apply
 
-    path = Path(path)
+    path = checked_path(path)
     plan = read_plan(path)
     state = _read_tensors(path)
     if model is None:
@@ -113,7 +115,7 @@ def read_plan(path: str | Path) -> CropPlan:
 
     Raises `PlanError` for a file that is missing, damaged, foreign, or of a newer precrop.
     """
-    path = Path(path)
+    path = checked_path(path)
     if path.suffix == ".json":
         return CropPlan.load(path)
     return CropPlan.from_json(_metadata(path)["plan"], f"the plan in {path}")

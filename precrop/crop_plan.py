@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precrop.errors import PlanError
-from precrop.files import write_atomically
+from precrop.files import checked_path, write_atomically
 
 PLAN_VERSION = 1
 
@@ -152,7 +152,7 @@ class CropPlan(_Record):
     def load(cls, path: str | Path) -> CropPlan:
         """Read a plan that `save` wrote; raises `PlanError`."""
         try:
-            text = Path(path).read_bytes()
+            text = checked_path(path).read_bytes()
         except OSError as error:
             raise PlanError(f"cannot read the plan {path}: {error.strerror}.") from error
         return cls.from_json(text, source=str(path))
@@ -166,6 +166,6 @@ class CropPlan(_Record):
 def _version(text: str | bytes) -> int:
     try:
         version = json.loads(text)["version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return PLAN_VERSION
     return version if isinstance(version, int) else PLAN_VERSION

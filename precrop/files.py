@@ -11,6 +11,15 @@ from pathlib import Path
 from precrop.errors import PrecropError
 
 
+def checked_path(path: object) -> Path:
+    """A path given as text or as a path; raises `PrecropError` for anything else."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise PrecropError(f"got {path!r}, a {type(path).__name__}, as a path; expected a str or a pathlib.Path.")
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        raise PrecropError(f"got the path {os.fspath(path)!r}, which names no file.")
+    return Path(path)
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; rename it over ``path`` if the block succeeds.
@@ -18,7 +27,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     On an error the temporary file is removed and ``path`` stays as it was.
     Raises `PrecropError` when the folder does not exist or cannot be written.
     """
-    target = Path(path)
+    target = checked_path(path)
     if not target.parent.is_dir():
         raise PrecropError(f"cannot write {target}: the folder {target.parent} does not exist. Create it first.")
     try:
@@ -46,7 +55,7 @@ def replacing_together(main: str | Path, *others: str | Path) -> Iterator[Path]:
     ``main`` is the file that is opened, the ``others`` are what it refers to: it goes first and comes back last, so
     that where it is, they are its own.
     """
-    target = Path(main)
+    target = checked_path(main)
     if not target.parent.is_dir():
         raise PrecropError(f"cannot write {target}: the folder {target.parent} does not exist. Create it first.")
     try:

@@ -44,6 +44,8 @@ def create_model(name: str, **kwargs: Any) -> nn.Module:
     asked for by name, and for a builder that fails or returns something else than a
     network; `PlanError` for a damaged or foreign checkpoint.
     """
+    if not isinstance(name, str):
+        raise ModelNameError(f"got {name!r} as a model's name, a {type(name).__name__}. Expected {FORMS}.")
     if weights := [key for key in ("weights", "pretrained") if kwargs.pop(key, None)]:
         raise ModelNameError(
             f"{name}: {weights[0]}= asks for trained weights; a crop starts from fresh ones. Leave it out."

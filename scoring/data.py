@@ -30,7 +30,7 @@ class Batches:
         self.shape: tuple[int, ...] | None = None
         # What can be read only once is kept, for when a scorer asks for more than it held.
         self.seen: list[Any] | None = [] if isinstance(data, Iterator) else None
-        self.iterator: Iterator[Any] = iter(data)
+        self.iterator: Iterator[Any] = _begun(data)
         self.first: Any = self._read()
         self.begun = False
 
@@ -61,6 +61,15 @@ class Batches:
             )
         images = images.to(device, dtype) if images.is_floating_point() else images.to(device)
         return images, labels.to(device) if isinstance(labels, torch.Tensor) else labels
+
+
+def _begun(data: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(data)
+    except TypeError as error:  # an array or tensor without axes
+        raise ScoreError(
+            f"data is a {type(data).__name__} that cannot be gone through ({error}). {_EXPECTED}"
+        ) from error
 
 
 def _parts(batch: Any) -> tuple[torch.Tensor, Any]:

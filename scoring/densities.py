@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from precrop.errors import ScoreError
-from precrop.files import write_atomically
+from precrop.files import checked_path, write_atomically
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,8 +70,9 @@ class Densities(Mapping[str, float]):
     @classmethod
     def load(cls, path: str | Path) -> Densities:
         """Read what `save` wrote; raises `ScoreError`."""
+        file = checked_path(path)
         try:
-            record: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
             return cls(
                 shares={str(layer): float(share) for layer, share in record["densities"].items()},
                 scorer=str(record["scorer"]),
