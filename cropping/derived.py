@@ -53,4 +53,4 @@ def _refresh_hooked(module: Any, hook: Any) -> None:
             vector.copy_(nn.functional.normalize(vector, dim=0, eps=hook.eps))
         setattr(module, hook.name, getattr(module, f"{hook.name}_orig").detach().clone())
     elif isinstance(hook, BasePruningMethod):
-        setattr(module, hook._tensor_name, hook.apply_mask(module))
+        setattr(module, hook._tensor_name, hook.apply_mask(module))  # type: ignore[no-untyped-call]

@@ -112,7 +112,7 @@ def _projected_attention(op: _Operator) -> int:
     sizes = op.attribute("qkv_hidden_sizes", None) or [outer // 3] * 3
     if op.taken(8 if op.node.op_type == "QAttention" else 4):  # earlier keys and values
         raise _no_formula(op.node)
-    return n * length * inner * outer + n * length * length * (sizes[0] + sizes[2])
+    return int(n * length * inner * outer + n * length * length * (sizes[0] + sizes[2]))
 
 
 def _headed_attention(op: _Operator) -> int:
@@ -322,7 +322,7 @@ def _times(node: Any, shapes: Shapes) -> int:
     op = _Operator(node, shapes)
     if node.op_type == "Scan":
         axes = op.attribute("scan_input_axes", None) or [0]
-        return op.taken(len(node.input) - int(op.attribute("num_scan_inputs")))[axes[0]]
+        return int(op.taken(len(node.input) - int(op.attribute("num_scan_inputs")))[axes[0]])
     if node.op_type in ("Loop", "SequenceMap"):
         raise ExportError(
             f"the multiply-adds of the graph cannot be counted: how often {_called(node)} runs is data. Expected a "
