@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precrop.crop_plan import FixedWidth, Size
+from precrop.cropping.kept_numbers import KeptNumber
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.symbolic import Dim
 
@@ -53,7 +54,8 @@ class WidthGraph:
     ``shapes`` maps a parameter or buffer name to its shape, ``attributes`` maps (module
     name, attribute) to a size or a list of sizes. ``params`` are those that a forward came to, in eval or in train
     mode; ``unused_params`` counts the rest, ``unused`` names the modules that own them. ``outputs`` are the shapes that
-    the network puts out for two images, where they must stay; ``trains_apart`` says whether training runs other code.
+    the network puts out for two images, where they must stay; ``trains_apart`` says whether training runs other code. ``unclear``
+    are numbers that modules keep and that may count one width or another.
     """
 
     input_shape: tuple[int, ...]
@@ -69,6 +71,7 @@ class WidthGraph:
     unused: tuple[str, ...] = ()
     outputs: tuple[tuple[int, ...], ...] = ()
     trains_apart: bool = False
+    unclear: tuple[KeptNumber, ...] = ()
     _index: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,14 @@ class WidthGraph:
             notes.append(
                 f"{self.unused_params:,} parameters in modules that forward never runs ({shown}) stay as they are and "
                 "count in no budget"
+            )
+        if self.unclear:
+            shown = ", ".join(map(str, self.unclear[:6]))
+            more = f" and {len(self.unclear) - 6} more" if len(self.unclear) > 6 else ""
+            first = self.unclear[0]
+            notes.append(
+                f"numbers that may count a width stay as they are, since the forward does not read them: {shown}{more}; "
+                f"precrop.register_size_attributes({first.cls}, {first.attribute!r}) says that it is a size"
             )
         return tuple(notes)
 

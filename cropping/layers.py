@@ -316,7 +316,9 @@ def _fresh_shape(solver: Solver, tensor: torch.Tensor) -> tuple[Dim, ...]:
 
 
 def settled(value: Any, values: Callable[[int], int]) -> Any:
-    """A size, or a list of sizes, as numbers, given the value of each variable."""
+    """A size, or a list or dictionary of sizes, as numbers, given the value of each variable."""
     if isinstance(value, (list, tuple)):
         return type(value)(settled(v, values) for v in value)
+    if isinstance(value, dict):
+        return {key: settled(v, values) for key, v in value.items()}
     return value.evaluate(values) if isinstance(value, Polynomial) else value

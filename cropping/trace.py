@@ -21,6 +21,7 @@ from precrop.cropping.counting import BATCH, Costs, ImageMode
 from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import Layer, WidthGraph
+from precrop.cropping.kept_numbers import follow_numbers
 from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
 from precrop.cropping.running import output_tensors, run_forward, skeleton
@@ -295,6 +296,9 @@ class _Trace:
         for layer in self.layers.values():
             layer.macs, layer.activations = self.costs.of_one_image(layer.weight, solver.resolve)
         unowned = self.costs.of_one_image(None, solver.resolve)
+        shapes = {name: tuple(map(settle, shape)) for name, shape in self.shapes.items()}
+        followed, unclear = follow_numbers(self.model, shapes, self.attributes, solver)
+        attributes = {**self.attributes, **followed}
         macs = total([unowned[0], *(layer.macs for layer in self.layers.values())])
         activations = total([unowned[1], *(layer.activations for layer in self.layers.values())])
         return WidthGraph(
@@ -302,8 +306,9 @@ class _Trace:
             widths=findings.widths,
             fixed=findings.fixed,
             layers=tuple(self.layers.values()),
-            shapes={name: tuple(map(settle, shape)) for name, shape in self.shapes.items()},
-            attributes={key: _map(value, settle) for key, value in self.attributes.items()},
+            shapes=shapes,
+            attributes={key: _map(value, settle) for key, value in attributes.items()},
+            unclear=unclear,
             params=solver.resolve(total(p for name, (_, p) in self.params.items() if name not in unused)),
             unused_params=sum(solver.hint(p) for name, (_, p) in self.params.items() if name in unused),
             unused=_modules_of(unused),
@@ -335,6 +340,8 @@ def _trains_otherwise(module: nn.Module) -> bool:
 
 
 def _map(value: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: function(inner) for key, inner in value.items()}
     return type(value)(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
 
 
