@@ -69,18 +69,19 @@ class Initializer:
         """The rule that a parameter was drawn with, judged over all of its role."""
         if id(tensor) not in self.verdicts:
             members = {id(member): member for member in (*self.members.get(self.roles.get(id(tensor), ""), ()), tensor)}
-            drawn = [member for member in members.values() if self._is_drawn(member)]
+            drawn = [member for member in members.values() if self.is_drawn(member)]
             samples = [Sample(self.spread(m), self.fans.get(id(m)), self.kinds.get(id(m), "")) for m in drawn]
             self.verdicts |= {id(m): verdict for m, verdict in zip(drawn, explain(samples), strict=True)}
         return self.verdicts[id(tensor)]
 
-    def _is_drawn(self, tensor: torch.Tensor) -> bool:
+    def is_drawn(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor holds numbers, and not the same everywhere."""
         return tensor.is_floating_point() and not tensor.is_meta and 0 < self.spread(tensor).variance < math.inf
 
     def follows(self, old: torch.Tensor, fans: Fans | None) -> bool:
         """Whether a tensor of the same shape has another spread at the new fans: a bias behind fewer inputs."""
         before = self.fans.get(id(old))
-        if fans is None or before is None or before == fans or not self._is_drawn(old):
+        if fans is None or before is None or before == fans or not self.is_drawn(old):
             return False
         rule = self.verdict(old).rule
         return not math.isclose(rule.variance(before), rule.variance(fans))

@@ -133,9 +133,10 @@ class Verdict:
     shared: bool = True
 
     def disputed(self, fans: Fans | None) -> bool:
-        """Whether rules that nothing tells apart give different spreads at these fans."""
+        """Whether laws that nothing tells apart give different spreads at these fans."""
         own = math.log(self.rule.variance(fans))
-        return any(abs(math.log(other.variance(fans)) - own) > _SAME for other in self.alternatives)
+        others = (other for other in self.alternatives if other.law != self.rule.law)
+        return any(abs(math.log(other.variance(fans)) - own) > _SAME for other in others)
 
 
 def family_of(spread: Spread) -> str | None:

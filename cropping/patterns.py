@@ -43,7 +43,7 @@ class Orthogonal:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """One kernel where an output meets the input of its number, zeros elsewhere: identity, Dirac, bilinear upsampling."""
+    """One kernel where an output meets the input of its number, zeros elsewhere: identity, Dirac, upsampling."""
 
     kernel: torch.Tensor
     grouped: bool = False
@@ -73,9 +73,8 @@ def pattern_of(tensor: torch.Tensor, spread: Spread, groups: int) -> Pattern | N
     if tensor.dim() < 2 or min(tensor.shape[:2]) == 0:
         return None
     tensor = tensor.detach()
-    orthogonal = _orthogonal(tensor, spread.grain, groups)
-    if orthogonal is not None or spread.zeros < 0.05:
-        return orthogonal
+    if spread.zeros < 0.05:
+        return _orthogonal(tensor, spread.grain, groups)
     return _diagonal(tensor, groups) or _delta_orthogonal(tensor, spread.grain, groups) or _sparse(tensor)
 
 
@@ -114,7 +113,9 @@ def _diagonal(tensor: torch.Tensor, groups: int) -> Diagonal | None:
 
 def _centre(tensor: torch.Tensor) -> torch.Tensor:
     """A view of the middle tap of a kernel, of shape (out, in / groups)."""
-    return tensor[(slice(None), slice(None), *(size // 2 for size in tensor.shape[2:]))]
+    for size in tensor.shape[2:]:
+        tensor = tensor.select(2, size // 2)
+    return tensor
 
 
 def _delta_orthogonal(tensor: torch.Tensor, grain: float, groups: int) -> Orthogonal | None:
@@ -145,13 +146,13 @@ def repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
 
 def _repeats(tensor: torch.Tensor, axis: int) -> bool:
     slices = tensor.movedim(axis, 0)
-    first = slices[(slice(None), *(0,) * (slices.dim() - 1))]
+    first = slices.flatten(1)[:, 0] if slices.dim() > 1 else slices
     again = torch.nonzero(first[1 : len(first) // 2 + 1] == first[0]).flatten()
     return any(torch.equal(slices[period:], slices[:-period]) for period in (again[:8] + 1).tolist())
 
 
 def computed(tensor: torch.Tensor, spread: Spread) -> bool:
-    """Whether values depend on their place, as in tables of positions and banks of filters, so that they were not drawn.
+    """Whether values depend on their place, as in tables of positions and banks of filters: then they were not drawn.
 
     Neighbours in memory or along the first axis are alike beyond six standard errors, or a vector is in order.
     """
