@@ -104,12 +104,17 @@ class Initializer:
         pattern: Pattern | None = pattern_of(old, spread, groups)
         if pattern is not None:
             return pattern.fill(new, fans.groups if fans is not None else 1).to(old.dtype)
-        if repeated(old, shape):
+        if tuple(old.shape) != shape and repeated(old, shape):
             return recut(old, shape)
-        if not math.isfinite(spread.variance) or computed(old, spread):
+        if not math.isfinite(spread.variance) or (self._is_singular(old) and computed(old, spread)):
             self._say(old, "looks computed rather than drawn, so the crop has its first values")
             return recut(old, shape)
         return self._independent(old, new, fans)
+
+    def _is_singular(self, tensor: torch.Tensor) -> bool:
+        """Whether no law of the fans explains a tensor, as it does nearly all that are drawn."""
+        verdict = self.verdict(tensor)
+        return verdict.rule.law == "fixed" or not verdict.shared
 
     def _leaf(self, tensor: torch.Tensor) -> str:
         return self.names.get(id(tensor), "").rpartition(".")[2]

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,7 @@ FAMILIES: dict[str, tuple[float, float, float]] = {
     "normal": (0.7, 3.0, math.sqrt(24)),
     "truncated": (1.5, _CUT_KURTOSIS, 2.0),
 }
+BOUNDED = ("uniform", "truncated")
 #: Neither: signs, a mixture with zeros, a heavy tail. Its values are resampled.
 OTHER = "other"
 
@@ -200,17 +202,19 @@ class Evidence:
         if family == OTHER:
             ratio = np.log(self.second(mean)) - log_variance
             return np.where(self.other, -self.effective / 2 * (np.exp(ratio) - ratio), -np.inf)
+        if family in BOUNDED:  # the furthest value, and so the bound, is known no better than it is rounded
+            fitted, slack = self.fitted(family, mean), 4 * self.grain
+            log_variance = np.clip(fitted, log_variance - slack, log_variance + slack)
+        deviation = log_variance / 2 - (math.log(CUT) if family == "truncated" else 0)
         if family == "uniform":
-            half = (log_variance + math.log(3)) / 2
-            inside = np.log(self.reach(mean)) <= half + 2 * self.grain
-            value = -self.n * (half + math.log(2))
+            bound = deviation + math.log(3) / 2
+            value = -self.n * (bound + math.log(2))
         else:
-            deviation = log_variance / 2 - (math.log(CUT) if family == "truncated" else 0)
-            inside = np.ones_like(deviation, bool)
-            value = -self.n * (deviation + math.log(2 * math.pi) / 2 + self.second(mean) * np.exp(-2 * deviation) / 2)
-            if family == "truncated":
-                inside = np.log(self.reach(mean)) <= deviation + math.log(2) + 2 * self.grain
-                value = value - self.n * math.log(_MASS)
+            bound = deviation + math.log(2) if family == "truncated" else np.full_like(deviation, np.inf)
+            mass = _MASS if family == "truncated" else 1.0
+            scaled = self.second(mean) * np.exp(-2 * deviation)
+            value = -self.n * (deviation + math.log(2 * math.pi) / 2 + scaled / 2 + math.log(mass))
+        inside = np.log(self.reach(mean)) <= bound + 1e-9
         return np.where(inside & ~self.other, value, -np.inf)
 
     def _free(self, mean: Array | None) -> Array:
@@ -257,7 +261,7 @@ class Rules:
 def explain(samples: Sequence[Sample]) -> list[Verdict]:
     """The rule of each tensor of a role, judged over all of them."""
     evidence = Evidence(samples)
-    usual = Rules.judged(_usual(evidence), evidence)
+    usual = Rules.judged(_usual(bool(evidence.other.any())) if evidence.has_fans.all() else [], evidence)
     left = np.ones(len(samples), bool)
     taken: list[int] = []
     alternatives: dict[Rule, tuple[Rule, ...]] = {}
@@ -314,17 +318,18 @@ def _own(evidence: Evidence, t: int) -> Verdict:
 # -- rules worth a trial ------------------------------------------------------------
 
 
-def _usual(evidence: Evidence) -> list[Rule]:
-    """The rules of the usual initializers, which need fans."""
-    if not evidence.has_fans.all():
-        return []
+@cache
+def _usual(other: bool) -> list[Rule]:
+    """The rules of the usual initializers, which need fans; also of other distributions than the usual."""
     rules = [Rule("uniform", "fan in", math.log(1 / 3))]  # PyTorch's own, at no cost
     families = {family: cost for family, (cost, *_) in FAMILIES.items()}
-    if evidence.other.any():
+    if other:
         families[OTHER] = 2.0
     for family, of_family in families.items():
         for law, of_law in _LAW_COSTS.items():
             for gain, of_gain in GAINS.items():
+                if gain == 1 / 3 and family != "uniform":  # PyTorch's, by way of a slope of sqrt(5)
+                    of_gain += 3
                 rules.append(Rule(family, law, math.log(gain), cost=of_family + of_law + of_gain))
                 if family == "truncated":  # a spread given for the normal distribution before it is cut off
                     rules.append(Rule(family, law, math.log(gain * CUT**2), cost=1 + of_family + of_law + of_gain))
@@ -344,7 +349,7 @@ def _measured(evidence: Evidence, left: npt.NDArray[np.bool_]) -> list[Rule]:
             error = _errors(evidence, family)[members]
             for law in laws if mean == 0 else ("fixed",):
                 log_gain = _agreed(family, fitted - evidence.laws[_LAWS.index(law), members], error)
-                rules.append(Rule(family, law, log_gain, mean, OWN + (law != "fixed")))
+                rules.append(Rule(family, law, log_gain, mean, OWN + 1 + (law != "fixed")))
                 if law == "fixed":
                     rules += _rounded(rules[-1])
     return rules
@@ -366,7 +371,7 @@ def _means(evidence: Evidence, members: npt.NDArray[np.intp], family: str) -> li
 
 def _errors(evidence: Evidence, family: str) -> Array:
     """How far the logarithm of a sample's likeliest variance is off, nearly always."""
-    if family in ("uniform", "truncated"):
+    if family in BOUNDED:
         return np.asarray(2 * OWN / evidence.n + 4 * evidence.grain)
     return np.asarray(4 * np.sqrt(2 / evidence.effective))
 
@@ -376,7 +381,7 @@ def _agreed(family: str, log_gains: Array, errors: Array) -> float:
     seeds = np.argsort(errors)[:: max(1, len(errors) // 48)]
     agree = np.abs(log_gains - log_gains[seeds, None]) < errors + errors[seeds, None]
     cluster = agree[agree.sum(1).argmax()]
-    if family in ("uniform", "truncated"):
+    if family in BOUNDED:
         return float(log_gains[cluster].max())  # a bound is the furthest value of all
     weights = errors[cluster] ** -2.0
     return float((log_gains[cluster] * weights).sum() / weights.sum())
@@ -391,12 +396,12 @@ def _rounded(rule: Rule) -> list[Rule]:
     for digits in (1, 2):
         value = _round(written, digits)
         candidates = [value]
-        if rule.family in ("uniform", "truncated"):  # the furthest value lies below the bound
+        if rule.family in BOUNDED:  # the furthest value lies below the bound
             step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
             candidates += [_round(value + step, digits)]
         for candidate in candidates:
             lead = f"{candidate:.{digits - 1}e}"[: digits + (digits > 1)]
-            cost = 5.5 if digits == 2 and not lead.endswith("0") else 2.5 if lead[0] in "125" else 4.0
+            cost = OWN if digits == 2 and not lead.endswith("0") else 2.5 if lead[0] in "125" else 4.0
             family_cost = FAMILIES.get(rule.family, (2.0,))[0]
             rules.append(replace(rule, log_gain=2 * math.log(candidate / unit), cost=cost + family_cost))
     return rules

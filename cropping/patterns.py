@@ -93,14 +93,17 @@ def _gain(matrix: torch.Tensor, grain: float) -> float | None:
         matrix = matrix.T
     if matrix.shape[0] < 2:
         return None
-    rows = matrix[:8].to(torch.promote_types(matrix.dtype, torch.float32))
-    products = rows @ rows.T
-    lengths = products.diagonal()
-    square = float(lengths.mean())
     # Rounding leaves products near grain / sqrt(n); those of independent rows are near 1 / sqrt(n).
-    tolerance = max(3e-5, 8 * grain / math.sqrt(matrix.shape[1])) * square
-    off = torch.maximum((lengths - square).abs().max(), (products - torch.diag(lengths)).abs().max())
-    return math.sqrt(square) if 0 < square and float(off) < tolerance else None
+    tolerance = max(3e-5, 8 * grain / math.sqrt(matrix.shape[1]))
+    square = 0.0
+    for count in (2, 8):  # two rows rule out nearly every other matrix
+        rows = matrix[:count].to(torch.promote_types(matrix.dtype, torch.float32))
+        products = (rows @ rows.T).tolist()
+        square = products[0][0]
+        off = (abs(p - square * (i == j)) for i, row in enumerate(products) for j, p in enumerate(row))
+        if not max(off) < tolerance * square:
+            return None
+    return math.sqrt(square)
 
 
 def _diagonal(tensor: torch.Tensor, groups: int) -> Diagonal | None:
@@ -145,10 +148,14 @@ def repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def _repeats(tensor: torch.Tensor, axis: int) -> bool:
+    half = tensor.shape[axis] // 2
+    first = tensor.as_strided((half + 1,), (tensor.stride(axis),))
+    equal = first[1:] == first[0]
+    if not equal.any():
+        return False
     slices = tensor.movedim(axis, 0)
-    first = slices.flatten(1)[:, 0] if slices.dim() > 1 else slices
-    again = torch.nonzero(first[1 : len(first) // 2 + 1] == first[0]).flatten()
-    return any(torch.equal(slices[period:], slices[:-period]) for period in (again[:8] + 1).tolist())
+    periods = (torch.nonzero(equal).flatten()[:8] + 1).tolist()
+    return any(torch.equal(slices[period:], slices[:-period]) for period in periods)
 
 
 def computed(tensor: torch.Tensor, spread: Spread) -> bool:
@@ -162,10 +169,10 @@ def computed(tensor: torch.Tensor, spread: Spread) -> bool:
         steps = vector.diff()
         if bool((steps >= 0).all()) or bool((steps <= 0).all()):
             return True
-    sample = sample_of(tensor)
+    sample = sample_of(tensor)[:4096]
     pairs = [(sample[1:], sample[:-1])]
     if tensor.dim() > 1 and len(tensor) > 1:
-        block = tensor[:256].flatten(1)[:, :64]
+        block = tensor[:64].flatten(1)[:, :64]
         pairs.append((block[1:].flatten(), block[:-1].flatten()))
     return any(_alike(a.float(), b.float(), spread) for a, b in pairs)
 

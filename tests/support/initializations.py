@@ -137,3 +137,29 @@ def fault(drawn, fresh, error=1e-6):
     if stats.ks_2samp(ours, theirs, method="asymp").pvalue < error:
         return "another distribution"
     return ""
+
+
+#: One layer of each kind, for (in, out) channels in multiples of four.
+KINDS = {
+    "conv": lambda i, o: nn.Conv2d(i, o, 3, padding=1),
+    "grouped": lambda i, o: nn.Conv2d(i, o, 3, padding=1, groups=4),
+    "depthwise": lambda i, o: nn.Conv2d(i, 2 * i, 3, padding=1, groups=i),
+    "transposed": lambda i, o: nn.ConvTranspose2d(i, o, 4, 2, 1),
+    "linear": lambda i, o: nn.Linear(i, o),
+}
+
+
+class Mixed(nn.Module):
+    """A layer of every kind, on images of 3 channels; widths in multiples of four."""
+
+    def __init__(self, a=24, b=36, c=48, d=32, classes=10):
+        super().__init__()
+        self.stem, self.plain = nn.Conv2d(3, a, 3, 2, 1), nn.Conv2d(a, b, 3, padding=1)
+        self.grouped, self.depthwise = nn.Conv2d(b, c, 3, padding=1, groups=4), nn.Conv2d(c, c, 3, padding=1, groups=c)
+        self.up, self.narrow = nn.ConvTranspose2d(c, d, 4, 2, 1), nn.Conv2d(d, a, 1)
+        self.hidden, self.fc = nn.Linear(a, c), nn.Linear(c, classes)
+
+    def forward(self, x):
+        for layer in (self.stem, self.plain, self.grouped, self.depthwise, self.up, self.narrow):
+            x = layer(x).relu()
+        return self.fc(self.hidden(x.mean((2, 3))).relu())
