@@ -54,8 +54,8 @@ class WidthGraph:
     ``shapes`` maps a parameter or buffer name to its shape, ``attributes`` maps (module
     name, attribute) to a size or a list of sizes. ``params`` are those that a forward came to, in eval or in train
     mode; ``unused_params`` counts the rest, ``unused`` names the modules that own them. ``outputs`` are the shapes that
-    the network puts out for two images, where they must stay; ``trains_apart`` says whether training runs other code. ``unclear``
-    are numbers that modules keep and that may count one width or another.
+    the network puts out for two images, where they must stay; ``trains_apart`` says whether training runs other code.
+    ``unclear`` are numbers that modules keep and that may count one width or another.
     """
 
     input_shape: tuple[int, ...]
@@ -97,7 +97,7 @@ class WidthGraph:
             more = f" and {len(self.unclear) - 6} more" if len(self.unclear) > 6 else ""
             first = self.unclear[0]
             notes.append(
-                f"numbers that may count a width stay as they are, since the forward does not read them: {shown}{more}; "
+                f"numbers that may count a width and that the forward does not read stay as they are: {shown}{more}; "
                 f"precrop.register_size_attributes({first.cls}, {first.attribute!r}) says that it is a size"
             )
         return tuple(notes)

@@ -17,23 +17,27 @@ from precrop.cropping.copying import copy_structure
 from precrop.cropping.derived import refresh_derived
 from precrop.cropping.followers import set_attribute
 from precrop.cropping.graph import WidthGraph
-from precrop.cropping.initialize import Fans, Initializer, fans_of, looks_trained
+from precrop.cropping.initialize import Fans, Initializer, layer_fans
 from precrop.cropping.layers import settled
+from precrop.cropping.patterns import recut
+from precrop.cropping.trained import initialize_anew, looks_trained
 from precrop.errors import PrecropWarning
 
 
-def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn.Module:
+def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int], notes: list[str] | None = None) -> nn.Module:
     """A new model of the same class with the given widths (channels by width name).
 
     Parameter names, devices, types, train mode and ``requires_grad`` are the original's; the
-    model passed in is not touched. Tensors whose shape does not change keep their initial values.
-    Warns when the model has evidently been trained: then every layer is initialized anew.
+    model passed in is not touched. Tensors whose shape and spread do not change keep their initial values.
+    Warns when the model has evidently been trained: then every layer is initialized anew. What could not be
+    told of how tensors were initialized is added to ``notes``, a sentence each.
     """
     values = graph.values(widths).__getitem__
-    trained = looks_trained(model)
+    initializer = Initializer(model)
+    trained = looks_trained(model, initializer)
     if trained:
         warnings.warn(
-            "this model has been trained (its BatchNorm statistics have moved); a crop starts from fresh weights, "
+            f"this model has been trained ({trained}); a crop starts from fresh weights, "
             "so its training is not carried over. Crop first, then train.",
             PrecropWarning,
             stacklevel=3,
@@ -42,12 +46,13 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
     groups = {
         path: settled(value, values) for (path, attribute), value in graph.attributes.items() if attribute == "groups"
     }
-    initializer = Initializer(model)
     memo: dict[int, Any] = {}
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        weight = shapes.get(f"{prefix}weight", ())
-        fans = fans_of(weight, int(groups.get(path, 1))) if len(weight) > 1 else None
+        own = {name: shapes[f"{prefix}{name}"] for name in module._parameters if f"{prefix}{name}" in shapes}
+        if (path, "weight_shape") in graph.attributes:
+            own["weight_shape"] = tuple(settled(graph.attributes[path, "weight_shape"], values))
+        fans = layer_fans(module, own, groups.get(path))
         for name, old in (*module._parameters.items(), *module._buffers.items()):
             shape = shapes.get(f"{prefix}{name}")
             if old is not None and shape is not None and id(old) not in memo:
@@ -57,23 +62,22 @@ def shrink(model: nn.Module, graph: WidthGraph, widths: Mapping[str, int]) -> nn
     small = copy_structure(model, memo)
     for (path, attribute), value in graph.attributes.items():
         set_attribute(small, path, attribute, settled(value, values))
+    found = initialize_anew(small) if trained else initializer.undecided
+    if notes is not None:
+        notes += found
     refresh_derived(small)
-    if trained:
-        for module in small.modules():
-            method = getattr(module, "reset_parameters", None)
-            if callable(method):
-                method()
     return small
 
 
 def _resized(old: torch.Tensor, shape: tuple[int, ...], fans: Fans | None, initializer: Initializer) -> torch.Tensor:
     with torch.no_grad():
-        if tuple(old.shape) == shape:
+        drawn = isinstance(old, nn.Parameter)
+        if tuple(old.shape) == shape and not (drawn and initializer.follows(old, fans)):
             new = old.detach().clone()
-        elif isinstance(old, nn.Parameter) or _is_constant(old):
+        elif drawn or _is_constant(old):
             new = initializer.draw(old, shape, fans)
         else:
-            new = _recut(old, shape)
+            new = recut(old, shape)
         new = _laid_out(new, old)
     return nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else new
 
@@ -103,10 +107,3 @@ def _is_packed(tensor: torch.Tensor) -> bool:
 
 def _is_constant(old: torch.Tensor) -> bool:
     return old.is_meta or bool((old == old.flatten()[0]).all())
-
-
-def _recut(old: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A buffer's values for fewer channels (a blur filter for each), or repeated for more."""
-    for axis, size in enumerate(shape):
-        old = old.index_select(axis, torch.arange(size, device=old.device) % old.shape[axis])
-    return old.clone()

@@ -312,8 +312,11 @@ def _name(scorer: Scorer) -> str:
 
 
 def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:
-    small = shrink(model, graph, {name: width.kept for name, width in plan.widths.items()})
+    notes: list[str] = []
+    small = shrink(model, graph, {name: width.kept for name, width in plan.widths.items()}, notes)
     verify(small, graph)
+    if notes:
+        plan = plan.model_copy(update={"notes": tuple(dict.fromkeys((*plan.notes, *notes)))})
     small.crop_plan = plan  # type: ignore[assignment]
     return small
 

@@ -80,6 +80,5 @@ def test_timms_numbers(name, cls, attribute, counted):
     pairs = zip(model.modules(), shrink(model, graph, halves).modules(), strict=True)
     found = [(m, s) for m, s in pairs if type(m).__name__ == cls]
     assert found
-    for old, new in found:
-        assert getattr(new, attribute) == counted(new)
+    assert all(getattr(new, attribute) == counted(new) for _, new in found)
     assert any(getattr(new, attribute) < getattr(old, attribute) for old, new in found)

@@ -1,75 +1,12 @@
-import math
-
 import pytest
-import timm
 import torch
 import torchvision
 from nets import Chain, LayerScale, Residual
 from torch import nn
 
 from precrop import PrecropWarning, precrop
-from precrop.cropping.initialize import candidates, fans_of, spread_of
 
 SHAPE = (3, 8, 8)
-init = nn.init
-
-
-def spread(tensor):
-    return spread_of(tensor)
-
-
-@pytest.mark.parametrize(
-    ("rule", "fill", "uniform"),
-    [
-        ("default", lambda w: init.kaiming_uniform_(w, a=math.sqrt(5)), True),
-        ("kaiming fan_out", lambda w: init.kaiming_normal_(w, mode="fan_out", nonlinearity="relu"), False),
-        ("kaiming fan_in", lambda w: init.kaiming_normal_(w, mode="fan_in", nonlinearity="relu"), False),
-        ("kaiming fan_in", lambda w: init.kaiming_uniform_(w, nonlinearity="relu"), True),
-        ("xavier", init.xavier_uniform_, True),
-        ("xavier", init.xavier_normal_, False),
-        ("lecun fan_in", lambda w: init.kaiming_normal_(w, nonlinearity="linear"), False),
-    ],
-)
-def test_the_rule_is_read_off_the_tensor(rule, fill, uniform):
-    weight = torch.empty(80, 32, 3, 3)
-    fill(weight)
-    found = spread_of(weight)
-    # Without groups the rule per group is the same rule.
-    assert set(candidates(found, fans_of(weight.shape))) - {"kaiming fan_out per group"} == {rule}
-    assert found.uniform == uniform
-
-
-def test_a_fixed_spread_fits_no_rule():
-    weight = init.normal_(torch.empty(1000, 512), 0, 0.01)
-    assert candidates(spread_of(weight), fans_of(weight.shape)) == []
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        torchvision.models.resnet18,
-        torchvision.models.mobilenet_v2,
-        lambda: timm.create_model("efficientnet_b0"),
-    ],
-)
-def test_a_crop_is_initialized_like_a_network_built_at_that_size(build):
-    """Every weight of a crop has the spread that its layer's own rule gives at the new fans."""
-    model = build()
-    small = precrop(model, params=0.4)
-    seen = 0
-    for (name, old), new in zip(model.named_parameters(), small.parameters(), strict=True):
-        if old.dim() < 2 or old.shape == new.shape or new.numel() < 4000:
-            continue
-        seen += 1
-        was, now = spread_of(old), spread_of(new)
-        groups = 1 if old.shape[1] > 1 else old.shape[0]
-        fits = candidates(was, fans_of(old.shape, groups))
-        if fits:
-            new_groups = 1 if new.shape[1] > 1 else new.shape[0]
-            assert set(fits) & set(candidates(now, fans_of(new.shape, new_groups))), name
-        else:
-            assert now.variance == pytest.approx(was.variance, rel=0.1), name
-    assert seen > 10
 
 
 def test_constants_stay_constants():
