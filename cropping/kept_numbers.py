@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -128,7 +128,7 @@ def _replaced(value: Any, sizes: dict[Any, Dim]) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _read_by_forward(cls: type) -> frozenset[str]:
+def _read_by_forward(cls: Hashable) -> frozenset[str]:
     """The names that a class's forward uses, and the methods that it names, and theirs."""
     names: set[str] = set()
     pending, seen = ["forward"], {"forward"}
