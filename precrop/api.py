@@ -8,15 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from precrop.crop_plan import Budget, CropPlan, LayerRow, ModelSpec, Width
+from precrop.crop_plan import Budget, CropPlan, ModelSpec, listed
 from precrop.cropping.allocate import allocate
 from precrop.cropping.graph import WidthGraph
-from precrop.cropping.layers import settled
 from precrop.cropping.paths import PATHS
 from precrop.cropping.shrink import shrink
 from precrop.cropping.trace import trace
 from precrop.cropping.verify import verify
-from precrop.errors import PlanError, ScoreError, TraceError
+from precrop.errors import PlanError, PrecropError, ScoreError, TraceError
 from precrop.inputs import (
     checked_budget,
     checked_count,
@@ -34,6 +33,7 @@ from precrop.inputs import (
 from precrop.refusals import EXPORTED, exported
 from precrop.scoring.densities import Densities
 from precrop.scoring.run import checked_data, checked_density, run, scorer_named
+from precrop.truth import is_of, record, untruths
 
 Scorer = str | Mapping[str, float]
 
@@ -184,17 +184,39 @@ def score(
 def apply(model: nn.Module, plan: CropPlan) -> nn.Module:
     """Crop ``model`` as ``plan`` says: the network that `precrop` returned, with fresh weights.
 
-    ``model`` is the original that the plan was made for, or one built alike. Raises `PlanError` for
-    a plan made for another network.
+    ``model`` is the original that the plan was made for, or one built alike; a crop of a crop is applied to the
+    crop or to the first original. What the plan says of the network is checked against it: widths, totals, the
+    budget and every layer's row. Raises `PlanError` for a plan made for another network, and for one that is not
+    true of this one, with what is not.
     """
     model, plan = checked_model(model), checked_plan(plan)
-    graph = trace(model, plan.input_shape, plan.ignore)
-    planned = {name: width.original for name, width in plan.widths.items()}
-    if planned != graph.original or plan.original != graph.size(graph.original):
-        if plan.parent is not None:
-            return apply(apply(model, plan.parent), plan)
-        raise PlanError(_other_network(model, graph, plan))
+    plan.check()
+    graph = _retraced(model, plan)
+    if plan.parent is not None and not is_of(plan, graph):
+        model = apply(model, plan.parent)
+        graph = _retraced(model, plan)
+    if faults := untruths(plan, graph):
+        what = f"the plan is not true of this {type(model).__name__}"
+        if (here := graph.size(graph.original).params) != plan.original.params:
+            what = (
+                f"the plan was made for {plan.model.name if plan.model else 'a network'} of {plan.original.params:,} "
+                f"parameters, and this {type(model).__name__} has {here:,}"
+            )
+        raise PlanError(
+            f"{what}: {listed(faults)}. Expected a plan as precrop.plan made it, and the original, uncropped network "
+            "that it was made for."
+        )
     return _build(model, graph, plan)
+
+
+def _retraced(model: nn.Module, plan: CropPlan) -> WidthGraph:
+    try:
+        return trace(model, plan.input_shape, plan.ignore)
+    except PrecropError as error:
+        raise PlanError(
+            f"the plan's input_shape {plan.input_shape} and ignore {list(plan.ignore)} do not fit this "
+            f"{type(model).__name__}: {error}"
+        ) from error
 
 
 def inspect(model: nn.Module, input_shape: Sequence[int] | None = None, ignore: Iterable[str] = ()) -> WidthGraph:
@@ -259,7 +281,7 @@ def _plan(
 def _record(
     model: nn.Module,
     graph: WidthGraph,
-    widths: Mapping[str, int],
+    widths: dict[str, int],
     budget: Budget,
     scorer: Scorer,
     round_to: int | None,
@@ -268,23 +290,6 @@ def _record(
     widen: bool,
     notes: tuple[str, ...],
 ) -> CropPlan:
-    before, after = graph.values(graph.original).__getitem__, graph.values(widths).__getitem__
-    rows = []
-    for layer in graph.layers:
-        rows.append(
-            LayerRow(
-                name=layer.name,
-                in_original=settled(layer.incoming, before),
-                in_kept=settled(layer.incoming, after),
-                out_original=settled(layer.outgoing, before),
-                out_kept=settled(layer.outgoing, after),
-                params_original=layer.params.evaluate(before),
-                params_kept=layer.params.evaluate(after),
-                macs_original=layer.macs.evaluate(before),
-                macs_kept=layer.macs.evaluate(after),
-                croppable=not layer.params.is_constant,
-            )
-        )
     spec: ModelSpec | None = getattr(model, "model_spec", None)
     return CropPlan(
         model=spec,
@@ -295,13 +300,9 @@ def _record(
         widen=widen,
         ignore=ignore,
         budget=budget,
-        original=graph.size(graph.original),
-        cropped=graph.size(widths),
-        widths={w.name: Width(original=w.size, kept=widths[w.name], layers=w.layers) for w in graph.widths},
-        fixed=graph.fixed,
-        layers=tuple(rows),
         notes=notes,
         parent=getattr(model, "crop_plan", None),
+        **record(graph, widths),
     )
 
 
@@ -319,17 +320,3 @@ def _build(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> nn.Module:
         plan = plan.model_copy(update={"notes": tuple(dict.fromkeys((*plan.notes, *notes)))})
     small.crop_plan = plan  # type: ignore[assignment]
     return small
-
-
-def _other_network(model: nn.Module, graph: WidthGraph, plan: CropPlan) -> str:
-    wanted = {name: width.original for name, width in plan.widths.items()}
-    differing = [n for n in {**wanted, **graph.original} if wanted.get(n) != graph.original.get(n)]
-    detail = ", ".join(
-        f"{n}: {wanted.get(n, 'none')} in the plan, {graph.original.get(n, 'none')} here" for n in differing[:3]
-    )
-    made_for = plan.model.name if plan.model else "a network"
-    return (
-        f"the plan was made for {made_for} of {plan.original.params:,} parameters, and this {type(model).__name__} has "
-        f"{graph.size(graph.original).params:,}{f' ({detail})' if detail else ''}. Expected the original, uncropped "
-        "network that the plan was made for."
-    )

@@ -20,14 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from precrop.crop_plan import CropPlan
+from precrop.crop_plan import CropPlan, listed
 from precrop.errors import ModelNameError, PlanError, PrecropError, PrecropWarning
-from precrop.files import checked_path, replacing
-from precrop.names import create_model
+from precrop.files import checked_path, parsed_json, replacing
+from precrop.names import create_named, is_users_own
 from precrop.origin import identify
 
 FORMAT = "precrop"
-SHOWN = 3  # tensors named in an error before "and N more"
 
 
 def save(model: nn.Module, path: str | Path) -> None:
@@ -54,11 +53,13 @@ def save(model: nn.Module, path: str | Path) -> None:
             "Expected a model that precrop.precrop, precrop.apply or precrop.load returned."
         )
     spec = identify(model, plan)
-    if plan.model is not None and spec is None:
+    # A factory that only a loaded file names was not tried, and `load` would not call it either.
+    tried = plan.model is not None and (not is_users_own(plan.model.name) or hasattr(model, "model_spec"))
+    if plan.model is not None and tried and spec is None:
         warnings.warn(
             f"{plan.model.name} does not build the original of this {type(model).__name__} (changed after "
-            "it was built, or the file is gone), so the checkpoint does not name it. Load it with "
-            "precrop.load(path, model=...), passing the original as you built it.",
+            "it was built, built with arguments that a file may not give, or the file is gone), so the checkpoint "
+            "does not name it. Load it with precrop.load(path, model=...), passing the original as you built it.",
             PrecropWarning,
             stacklevel=2,
         )
@@ -77,13 +78,15 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """Build the cropped network that `save` wrote to ``path``.
 
     ``model`` is a fresh original, uncropped; it is not changed. Without it the original is
-    built by the name in the plan, in train mode on the default device. The result has the
-    original's mode and device, the stored tensors in their precision, and the plan as
-    ``crop_plan``.
+    built by the name in the plan, in train mode on the default device, if that is one of timm,
+    torchvision or precrop: nothing else that a file names is called or imported
+    (`precrop.names.create_named`), so that the checkpoint of a ``file.py:factory`` needs ``model``.
+    The result has the original's mode and device, the stored tensors in their precision, and
+    the plan as ``crop_plan``.
 
     Raises `PlanError` for a file that is missing, damaged, or not precrop's; for a plan of a
-    newer precrop; when the original is not known or cannot be built; and when ``model`` is
-    another network than the one that was cropped.
+    newer precrop, or one that is not true of the original; when the original is not known or
+    may not or cannot be built; and when ``model`` is another network than the one that was cropped.
     """
     from precrop.api import apply
 
@@ -128,15 +131,12 @@ def _original(path: Path, plan: CropPlan) -> nn.Module:
             "with settings that precrop cannot read. Pass a fresh, uncropped one: "
             "precrop.load(path, model=MyNet())."
         )
-    name = plan.model.name
-    if name.endswith(".safetensors"):
-        # A checkpoint could name itself; a crop of a crop names its first original and has a parent plan.
-        raise PlanError(f"{path} names the checkpoint {name} as its original. Expected an uncropped network.")
     try:
-        return create_model(name, **plan.model.kwargs)
+        return create_named(plan.model)
     except ModelNameError as error:
         raise PlanError(
-            f"cannot build the original network of {path}: {error} Or pass it yourself: precrop.load(path, model=...)."
+            f"cannot build the original network of {path}: {error} Build it yourself, uncropped, and pass it: "
+            "precrop.load(path, model=...), on the command line --original."
         ) from error
 
 
@@ -197,7 +197,7 @@ def _metadata(path: Path) -> dict[str, str]:
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """The state dict in a checkpoint, repeated tensors under all their names."""
     try:
-        shared = json.loads(_metadata(path).get("shared", "{}"))
+        shared = parsed_json(_metadata(path).get("shared", "{}"))
         with safe_open(path, framework="pt") as file:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         state.update({name: state[kept] for name, kept in shared.items()})
@@ -216,8 +216,7 @@ def _check_state(path: Path, model: nn.Module, state: dict[str, torch.Tensor]) -
         if found.get(name) != expected.get(name)
     ]
     if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         raise PlanError(
-            f"the tensors in {path} are not those of this {type(model).__name__}: {'; '.join(faults[:SHOWN])}"
-            f"{more}. Was it changed after it was cropped, or is the model passed another one?"
+            f"the tensors in {path} are not those of this {type(model).__name__}: {listed(faults)}. "
+            "Was it changed after it was cropped, or is the model passed another one?"
         )

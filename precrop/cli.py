@@ -18,6 +18,7 @@ from precrop.cli_options import (
     InputShape,
     Model,
     ModelArgs,
+    Original,
     build_model,
     check_output,
     new_console,
@@ -46,14 +47,20 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 
 @app.command()
-def inspect(model: Model, input_shape: InputShape = None, model_arg: ModelArgs = None, ignore: Ignore = None) -> None:
+def inspect(
+    model: Model,
+    input_shape: InputShape = None,
+    model_arg: ModelArgs = None,
+    ignore: Ignore = None,
+    original: Original = None,
+) -> None:
     """List every width of MODEL: free, tied with which layers, or fixed by which source line."""
     from precrop import api
     from precrop.tables import fixed_table, size_line, width_table
 
     console = new_console()
     with console.status(f"building and tracing {model}"):
-        graph = api.inspect(build_model(model, model_arg), parsed_shape(input_shape), ignore or ())
+        graph = api.inspect(build_model(model, model_arg, original), parsed_shape(input_shape), ignore or ())
     console.print(f"{model}, input {'x'.join(map(str, graph.input_shape))}: {size_line(graph.size(graph.original))}")
     console.print(width_table(graph))
     if graph.fixed:
@@ -82,6 +89,7 @@ def score(
     input_shape: InputShape = None,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights and of the scorer.")] = 0,
     model_arg: ModelArgs = None,
+    original: Original = None,
 ) -> None:
     """Score MODEL and print the share of each layer's weights to keep."""
     import torch
@@ -101,7 +109,7 @@ def score(
         require("plot", "matplotlib")
     torch.manual_seed(seed)
     with console.status(f"building {model}"):
-        network = build_model(model, model_arg)
+        network = build_model(model, model_arg, original)
         loader = data_loader(data, data_root, batch_size, parsed_shape(input_shape)) if row.needs_data else None
     with progress_bar(scorer) as report:
         densities = api.score(
@@ -183,6 +191,7 @@ def crop(
     widen: Annotated[bool, typer.Option("--widen", help="Let layers grow beyond their own width (PreConfig).")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the fresh weights.")] = 0,
     model_arg: ModelArgs = None,
+    original: Original = None,
 ) -> None:
     """Crop MODEL to a budget, print its plan, and save it with -o."""
     import torch
@@ -197,7 +206,7 @@ def crop(
     torch.manual_seed(seed)
     budget = {"ratio": share_of(ratio), "params": share_of(params), "macs": share_of(macs)}
     with console.status(f"building {model}"):
-        network = build_model(model, model_arg)
+        network = build_model(model, model_arg, original)
     densities = densities_for(network, scorer, budget, data, data_root, batch_size, parsed_shape(input_shape), seed)
     with console.status(f"cropping {model}"):
         small = api.precrop(

@@ -13,8 +13,10 @@ from precrop.cli_options import (
     InputShape,
     Model,
     ModelArgs,
+    Original,
     build_model,
     check_output,
+    is_checkpoint,
     new_console,
     parsed_shape,
 )
@@ -55,6 +57,7 @@ def export(
     input_shape: InputShape = None,
     seed: Annotated[int, typer.Option(help="Seed of fresh weights and of the check's images.")] = 0,
     model_arg: ModelArgs = None,
+    original: Original = None,
 ) -> None:
     """Write MODEL as a file of an engine, checked against PyTorch, with a description beside it (FILE.json)."""
     import torch
@@ -67,7 +70,7 @@ def export(
     check_output(output, output.suffix)
     torch.manual_seed(seed)
     with console.status(f"building {model}"):
-        network = build_model(model, model_arg)
+        network = build_model(model, model_arg, original)
         shape = _image_shape(network, input_shape, bool(calibration))
         loader = _calibration(calibration, data_root, shape)
     with console.status(f"exporting {model} to {output}"):
@@ -128,6 +131,7 @@ def bench(
     input_shape: InputShape = None,
     seed: Annotated[int, typer.Option(help="Seed of fresh weights and of the images.")] = 0,
     model_arg: ModelArgs = None,
+    original: Original = None,
 ) -> None:
     """Time networks in an engine, in turns, and print what each crop realises of its saving in MACs."""
     import torch
@@ -142,11 +146,13 @@ def bench(
         check_output(path, *suffixes)
     if plot is not None:
         require("plot", "matplotlib")
+    if original is not None and not any(map(is_checkpoint, networks)):
+        raise PrecropError("--original is given, and no checkpoint that it could be the original of. Leave it out.")
     torch.manual_seed(seed)
     built: dict[str, Any] = {}
     with console.status("building the networks") as status:
         for name in networks:
-            built[_unused(name, built)] = _network(name, model_arg)
+            built[_unused(name, built)] = _network(name, model_arg, original if is_checkpoint(name) else None)
         shape = parsed_shape(input_shape)
         if calibration is not None:
             shape = _image_shape(next((m for m in built.values() if not isinstance(m, Path)), None), input_shape, True)
@@ -218,7 +224,7 @@ def _calibration(name: str | None, root: str | None, shape: Sequence[int] | None
         ) from error
 
 
-def _network(name: str, model_arg: list[str] | None) -> Any:
+def _network(name: str, model_arg: list[str] | None, original: str | None) -> Any:
     """An ONNX file's path, or the network of a MODEL name or a checkpoint."""
     from precrop.export.backends import BACKENDS
 
@@ -230,7 +236,7 @@ def _network(name: str, model_arg: list[str] | None) -> Any:
             f"{name} is an engine, which does not tell its MACs, and bench builds its own. Expected a checkpoint, a "
             "MODEL name or an .onnx file."
         )
-    return build_model(name, model_arg)
+    return build_model(name, model_arg, original)
 
 
 def _unused(name: str, taken: dict[str, Any]) -> str:

@@ -30,6 +30,15 @@ ModelArgs = Annotated[
         show_default=False,
     ),
 ]
+Original = Annotated[
+    str | None,
+    typer.Option(
+        "--original",
+        metavar="MODEL",
+        help="What a checkpoint was cropped from, where that is a network of your own: file.py:factory.",
+        show_default=False,
+    ),
+]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,10 +91,14 @@ def share_of(text: str | None) -> Any:
         return text
 
 
-def build_model(name: str, model_args: list[str] | None) -> Any:
-    """The network of a MODEL name and KEY=VALUE arguments."""
+def build_model(name: str, model_args: list[str] | None, original: str | None = None) -> Any:
+    """The network of a MODEL name and KEY=VALUE arguments; with ``original``, which they then go to, of a checkpoint.
+
+    Raises `PrecropError` for an ``original`` of what is no checkpoint.
+    """
     import yaml
 
+    from precrop.checkpoint import load
     from precrop.names import create_model
 
     kwargs = {}
@@ -94,7 +107,18 @@ def build_model(name: str, model_args: list[str] | None) -> Any:
         if not equals:
             raise PrecropError(f"--model-arg is {entry!r}; expected KEY=VALUE, such as num_classes=10.")
         kwargs[key] = yaml.safe_load(value)
-    return create_model(name, **kwargs)
+    if original is None:
+        return create_model(name, **kwargs)
+    if not is_checkpoint(name):
+        raise PrecropError(
+            f"--original is given, and {name} is no checkpoint: it is built by its own name. Leave it out."
+        )
+    return load(name, model=create_model(original, **kwargs))
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a MODEL name is that of a file which `precrop.save` wrote."""
+    return name.endswith(".safetensors")
 
 
 def parsed_shape(text: str | None) -> tuple[int, ...] | None:

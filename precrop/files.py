@@ -1,4 +1,4 @@
-"""Files that are whole or absent: write beside, then rename."""
+"""Files that are whole or absent: write beside, then rename. And JSON that someone else may have written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
 
 from precrop.errors import PrecropError
 
@@ -73,3 +76,11 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     """Write ``content`` to ``path``, all of it or none."""
     with replacing(path) as beside:
         beside.write_bytes(content)
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of a JSON text, which may be of any origin; raises `ValueError`, also for one that is nested too deep.
+
+    (Python's own parser raises `RecursionError` then, and is not to be trusted with the stack.)
+    """
+    return from_json(text)

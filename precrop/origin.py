@@ -18,19 +18,24 @@ from torch.overrides import TorchFunctionMode
 
 from precrop.crop_plan import CropPlan, ModelSpec
 from precrop.errors import ModelNameError
-from precrop.names import create_model, listed
+from precrop.names import create_model, is_users_own, listed, refusal
 
 
 def identify(model: nn.Module, plan: CropPlan) -> ModelSpec | None:
     """Find how the original of a cropped ``model`` was built; None when no builder fits.
 
-    The candidates are the name that the plan or the model carries, then the builders of
-    torchvision, timm and `precrop.zoo` that live beside the model's class. A builder is
-    accepted only if ``plan`` turns its network into exactly this one: same modules, same
+    The candidates are the name that the model carries, which `create_model` gave it, and the plan's,
+    then the builders of torchvision, timm and `precrop.zoo` that live beside the model's class. A
+    builder is accepted only if ``plan`` turns its network into exactly this one: same modules, same
     settings, same parameter names and shapes. Values are not compared, nor weights allocated.
+
+    The plan may have come from a file, so that what only it names is built only if a file may name it
+    (`precrop.names.create_named`). A network of one of the families is named only in a way in which it can be loaded.
     """
-    carried = [spec for spec in (plan.model, getattr(model, "model_spec", None)) if isinstance(spec, ModelSpec)]
-    return _first_match(carried, model, plan) or _first_match(_beside(model, plan), model, plan)
+    carried = getattr(model, "model_spec", None)
+    specs = [spec for spec in (carried, plan.model) if isinstance(spec, ModelSpec)]
+    allowed = [spec for spec in specs if not refusal(spec) or (spec == carried and is_users_own(spec.name))]
+    return _first_match(allowed, model, plan) or _first_match(_beside(model, plan), model, plan)
 
 
 class _EmptyOnMeta(TorchFunctionMode):
@@ -62,6 +67,8 @@ def _first_match(specs: Iterable[ModelSpec], model: nn.Module, plan: CropPlan) -
         try:
             # What the stored plan will give back: JSON turns tuples into lists and refuses objects.
             stored = ModelSpec(name=spec.name, kwargs=json.loads(json.dumps(spec.kwargs)))
+            if refusal(stored) and not is_users_own(stored.name):
+                continue
             original = _without_memory(stored)
         except (ModelNameError, TypeError, ValueError):
             continue

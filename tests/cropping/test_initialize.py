@@ -42,7 +42,7 @@ def redraw(old, new):
 def pairs():
     """Every weight's rule with PyTorch's bias and with one other, each in turn."""
     for n, weight in enumerate((*WEIGHTS, *PATTERNS)):
-        for bias in {"default", tuple(BIASES)[1 + n % (len(BIASES) - 1)]}:
+        for bias in ("default", tuple(BIASES)[1 + n % (len(BIASES) - 1)]):
             yield weight, bias
 
 

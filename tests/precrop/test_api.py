@@ -101,7 +101,7 @@ def test_a_plan_survives_json(tmp_path):
 
 def test_a_plan_for_another_network_is_refused():
     crop = precrop.plan(Chain(), 0.5, input_shape=SHAPE)
-    with pytest.raises(PlanError, match=r"one\.0: 16 in the plan, 24 here"):
+    with pytest.raises(PlanError, match=r"widths\.one\.0\.original is 16, expected 24"):
         precrop.apply(Chain(a=24), crop)
     with pytest.raises(PlanError, match="made for a network"):
         precrop.apply(Residual(), crop)
