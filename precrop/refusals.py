@@ -58,9 +58,14 @@ def _scripted(module: nn.Module, path: str) -> str | None:
     )
 
 
+# Of the quantized modules' package, and what a float network adds and concatenates with until it is converted.
+_FLOAT_STAND_INS = ("FloatFunctional", "FXFloatFunctional")
+
+
 def _quantized(module: nn.Module, path: str) -> str | None:
     origin = type(module).__module__
     packed = origin.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
+    packed = packed and type(module).__name__ not in _FLOAT_STAND_INS
     if not packed and not any(t is not None and t.is_quantized for t in module._parameters.values()):
         return None
     return (
