@@ -27,7 +27,7 @@ BATCH = 2
 _OF_A_TYPE_ONLY = {"to", "_to_copy", "type_as", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"}
 
 
-class ImageMode(ShapeMode):
+class ImageMode(ShapeMode):  # type: ignore[no-untyped-call]
     """A `ShapeMode` that knows which tensors are made of the images."""
 
     def __init__(self, solver: Solver, on_product: OnProduct) -> None:
