@@ -21,7 +21,7 @@ from precrop.export.calibration import calibration_batches
 from precrop.export.extras import require
 from precrop.export.machine import gpu, versions
 from precrop.export.onnx import OnnxFile, export_onnx
-from precrop.export.parity import PARITY_BATCHES, check_parity, deviation, parity_images
+from precrop.export.parity import PARITY_BATCHES, Deviation, check_parity, deviation, judged_on, parity_images
 from precrop.export.precision import checked_precision
 from precrop.files import checked_path, replacing, replacing_together, write_atomically
 from precrop.inputs import checked_model, checked_seed, input_shapes
@@ -35,9 +35,8 @@ BATCH = (1, 8, 32)
 class Exported:
     """A file of an engine, and what it was checked against.
 
-    ``max_abs_error`` is the largest absolute difference from the float32 network in PyTorch, ``largest_output`` the
-    largest absolute output beside it, and ``checked_in`` the engine that gave the outputs: the file's own, or ONNX
-    Runtime on the graph that it was built from, where the engine cannot run.
+    ``deviation`` is the difference from the float32 network in PyTorch, and ``checked_in`` the engine that gave the
+    outputs: the file's own, or ONNX Runtime on the graph that it was built from, where the engine cannot run.
     """
 
     path: Path
@@ -46,10 +45,19 @@ class Exported:
     batch: tuple[int, ...]
     input_shape: tuple[int, ...]
     size_bytes: int
-    max_abs_error: float
-    largest_output: float
+    deviation: Deviation
     checked_in: str
     sidecar: Path
+
+    @property
+    def max_abs_error(self) -> float:
+        """The largest absolute difference over all outputs, in their own unit."""
+        return self.deviation.max_abs_error
+
+    @property
+    def largest_output(self) -> float:
+        """The largest absolute output in PyTorch."""
+        return self.deviation.largest_output
 
 
 def export(
@@ -82,7 +90,8 @@ def export(
             the most, and is made best for the one in the middle.
         calibration: batches of images, or of (images, labels), for int8; 512 images are used at most.
         input_shape: one image's (C, H, W); by default found from the model.
-        tolerance: the largest error allowed, as a share of the largest output; by default that of the precision.
+        tolerance: the largest error allowed, as a share of the largest output; by default that of the precision, and
+            for int8 signal to noise, gain and top class (`precrop.export.parity`).
         seed: of the random images of the check; an int8 file is checked on calibration images.
 
     Raises:
@@ -125,11 +134,11 @@ def export(
                 beside = stack.enter_context(replacing(path))
             built = backend.write(graph.path, beside, BuildSettings(shape, sizes, precision))
             if precision == "int8":
-                images = [_within(calibration[0], sizes)]
+                images = [_within(batch, sizes) for batch in judged_on(calibration, sizes[-1])]
             else:
                 images = parity_images(shape, seed, _parity_batches(sizes))
-            error_abs, scale, checked_in = _checked(frozen, backend, beside, images, precision, graph)
-            check_parity(type(model).__name__, f"file for {backend.title}", precision, error_abs, scale, tolerance)
+            found, checked_in = _checked(frozen, backend, beside, images, precision, graph)
+            check_parity(type(model).__name__, f"file for {backend.title}", precision, found, tolerance)
             size_bytes = sum(file.stat().st_size for file in (beside, *backend.companions(beside)))
             with suppress(OSError):
                 sidecar.unlink(missing_ok=True)
@@ -140,8 +149,7 @@ def export(
         batch=sizes,
         input_shape=shape,
         size_bytes=size_bytes,
-        max_abs_error=error_abs,
-        largest_output=scale,
+        deviation=found,
         checked_in=checked_in,
         sidecar=sidecar,
     )
@@ -177,8 +185,7 @@ def description(done: Exported, model: nn.Module, graph: OnnxFile, built: dict[s
         "input": {"name": "input", "dtype": "float32", "image": list(done.input_shape), "batch": list(done.batch)},
         "opset": graph.opset,
         "parity": {
-            "max_abs_error": done.max_abs_error,
-            "largest_output": done.largest_output,
+            **done.deviation.told(),
             "against": "PyTorch, float32, CPU",
             "in": done.checked_in,
             "on": "calibration images" if done.precision == "int8" else "standard normal images",
@@ -247,13 +254,12 @@ def _within(images: Any, sizes: tuple[int, ...]) -> Any:
 
 def _checked(
     model: nn.Module, backend: Backend, path: Path, images: list[Any], precision: str, graph: OnnxFile
-) -> tuple[float, float, str]:
-    """Largest error, largest output, and the engine that they were seen in."""
-    of_the_graph = graph.max_abs_error, graph.largest_output, "ONNX Runtime"
+) -> tuple[Deviation, str]:
+    """The deviation, and the engine that it was seen in."""
     if backend.format == "onnx":
-        return of_the_graph
+        return graph.deviation, "ONNX Runtime"
     if "cpu" not in backend.devices and not torch.cuda.is_available():
-        return (*of_the_graph[:2], "ONNX Runtime, on the graph that it was built from: no GPU here")
+        return graph.deviation, "ONNX Runtime, on the graph that it was built from: no GPU here"
     settings = RunSettings(torch.get_num_threads(), backend.devices[0], precision)
 
     def infer(batch: Any) -> Any:
@@ -261,4 +267,4 @@ def _checked(
             runner.run()
             return runner.output()
 
-    return (*deviation(model, infer, images), backend.title)
+    return deviation(model, infer, images), backend.title

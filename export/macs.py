@@ -109,10 +109,10 @@ def _projected_attention(op: _Operator) -> int:
     """ONNX Runtime's: (N, length, in) times one weight (in, queries + keys + values), then attention in heads."""
     n, length, inner = op.taken(0)
     outer = op.taken(1)[-1]
-    sizes = op.attribute("qkv_hidden_sizes", None) or [outer // 3] * 3
+    sizes: list[int] = op.attribute("qkv_hidden_sizes", None) or [outer // 3] * 3
     if op.taken(8 if op.node.op_type == "QAttention" else 4):  # earlier keys and values
         raise _no_formula(op.node)
-    return int(n * length * inner * outer + n * length * length * (sizes[0] + sizes[2]))
+    return n * length * inner * outer + n * length * length * (sizes[0] + sizes[2])
 
 
 def _headed_attention(op: _Operator) -> int:
@@ -321,8 +321,8 @@ def _times(node: Any, shapes: Shapes) -> int:
     """How often a node runs its body."""
     op = _Operator(node, shapes)
     if node.op_type == "Scan":
-        axes = op.attribute("scan_input_axes", None) or [0]
-        return int(op.taken(len(node.input) - int(op.attribute("num_scan_inputs")))[axes[0]])
+        axes: list[int] = op.attribute("scan_input_axes", None) or [0]
+        return op.taken(len(node.input) - int(op.attribute("num_scan_inputs")))[axes[0]]
     if node.op_type in ("Loop", "SequenceMap"):
         raise ExportError(
             f"the multiply-adds of the graph cannot be counted: how often {_called(node)} runs is data. Expected a "

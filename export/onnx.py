@@ -25,7 +25,7 @@ from precrop.errors import ExportError
 from precrop.export.calibration import calibration_batches, quantize
 from precrop.export.extras import require
 from precrop.export.graph import module_names, with_bfloat16_weights
-from precrop.export.parity import check_parity, parity, parity_images
+from precrop.export.parity import Deviation, check_parity, judged_on, parity, parity_images
 from precrop.export.precision import PRECISIONS, checked_precision
 from precrop.files import replacing
 
@@ -39,20 +39,22 @@ __all__ = ["OnnxFile", "export_onnx", "parity"]
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An exported network: where it is, how large, and its largest deviation from PyTorch.
+    """An exported network: where it is, how large, and its deviation from the float32 network in PyTorch.
 
-    ``max_abs_error`` is the largest absolute difference over all outputs from the float32 network
-    in PyTorch, and ``largest_output`` the largest absolute output, both in the outputs' own unit.
     ``modules`` are names in the graph to the names of the modules that they compute.
     """
 
     path: Path
-    max_abs_error: float
+    deviation: Deviation
     size_bytes: int
     opset: int
     precision: str = "fp32"
-    largest_output: float = 0.0
     modules: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def max_abs_error(self) -> float:
+        """The largest absolute difference over all outputs, in their own unit."""
+        return self.deviation.max_abs_error
 
 
 class Cast(nn.Module):
@@ -89,7 +91,7 @@ def export_onnx(
         precision: what the file computes in: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
         calibration: batches of images, or of (images, labels), for int8.
         tolerance: the largest error allowed, as a share of the largest output; by default that of the
-            precision.
+            precision, and for int8 the measures of `precrop.export.parity`.
         seed: of the random input.
 
     Raises:
@@ -137,14 +139,14 @@ def export_onnx(
                 f"cannot export {type(model).__name__} to ONNX for images {tuple(input_shape)}: {reason}. "
                 "Expected a network that torch.export can follow with a dynamic batch."
             ) from error
-        images = batches[:1] or parity_images(tuple(input_shape), seed)
-        error_abs, scale = parity(frozen, beside, input_shape, images=images, seed=seed)
-        check_parity(type(model).__name__, "ONNX file", precision, error_abs, scale, tolerance)
+        images = judged_on(batches) or parity_images(tuple(input_shape), seed)
+        found = parity(frozen, beside, input_shape, images=images, seed=seed)
+        check_parity(type(model).__name__, "ONNX file", precision, found, tolerance)
         written = onnx.load(beside)
         opset = max(entry.version for entry in written.opset_import if entry.domain in ("", "ai.onnx"))
         modules = module_names(written)
         size_bytes = beside.stat().st_size
-    return OnnxFile(Path(path), error_abs, size_bytes, opset, precision, scale, modules)
+    return OnnxFile(Path(path), found, size_bytes, opset, precision, modules)
 
 
 def _save(graph: Any, path: Path, batches: list[Any]) -> None:

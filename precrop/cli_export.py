@@ -64,6 +64,7 @@ def export(
 
     from precrop.export import export as export_model
     from precrop.export.backends import backend_for_format
+    from precrop.export.parity import parity_text
 
     console = new_console()
     backend_for_format(to, output.suffix)
@@ -88,10 +89,7 @@ def export(
         f"saved {done.path} ({done.size_bytes:,} bytes), {done.format} {done.precision}, described in "
         f"{done.sidecar.name}"
     )
-    console.print(
-        f"largest error against PyTorch: {done.max_abs_error:.2e}, outputs up to {done.largest_output:.3g} "
-        f"(in {done.checked_in})"
-    )
+    console.print(f"{parity_text(done.deviation, done.precision)} (in {done.checked_in})")
     if layers:
         _print_layers(console, done, seed)
 

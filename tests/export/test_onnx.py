@@ -80,9 +80,9 @@ def test_parity_measures_the_largest_error(net, tmp_path):
     exported = export_onnx(net, tmp_path / "net.onnx", SHAPE)
     with torch.no_grad():
         net.eval().head.bias[2] += 0.25
-    error, scale = parity(net, exported.path, SHAPE)
-    assert error == pytest.approx(0.25, abs=1e-5)
-    assert scale > 0.25
+    found = parity(net, exported.path, SHAPE)
+    assert found.max_abs_error == pytest.approx(0.25, abs=1e-5)
+    assert found.largest_output > 0.25
 
 
 def test_a_file_that_differs_is_refused_and_the_old_one_kept(tmp_path):
