@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -59,7 +59,7 @@ def follow_numbers(
     agreeing: dict[tuple[type, str, Any], set[Place]] = {}
     found: list[tuple[str, nn.Module, str, Any, dict[Any, dict[Place, Dim]]]] = []
     for path, module in model.named_modules():
-        cls = type(module)
+        cls: Any = type(module)  # (a class of modules is no Hashable to mypy)
         if cls.__module__.startswith("torch.nn.modules") or path not in inside:
             continue
         for attribute, value in vars(module).items():
@@ -128,7 +128,7 @@ def _replaced(value: Any, sizes: dict[Any, Dim]) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _read_by_forward(cls: Hashable) -> frozenset[str]:
+def _read_by_forward(cls: type[nn.Module]) -> frozenset[str]:
     """The names that a class's forward uses, and the methods that it names, and theirs."""
     names: set[str] = set()
     pending, seen = ["forward"], {"forward"}

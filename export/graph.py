@@ -88,7 +88,7 @@ def _noted(node: Any) -> str:
     noted = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes")
     try:
         scopes = ast.literal_eval(noted) if noted else []
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # of a file, nested as deep as it likes
         return ""
     return str(scopes[-2]).removeprefix("network.") if len(scopes) > 1 else ""
 

@@ -189,8 +189,7 @@ def check_parity(network: str, what: str, precision: str, found: Deviation, tole
         faults = int8_faults(found)
     else:
         kind = PRECISIONS[precision]
-        allowed = kind.tolerance if tolerance is None else tolerance
-        assert allowed is not None
+        allowed = (kind.tolerance or 0.0) if tolerance is None else tolerance
         within = found.max_abs_error <= allowed * max(kind.floor, found.largest_output)  # false of NaN
         faults = [] if within else [f"expected at most {allowed:g} of that"]
     if faults:

@@ -20,10 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from precrop.allowed import create_named
 from precrop.crop_plan import CropPlan, listed
 from precrop.errors import ModelNameError, PlanError, PrecropError, PrecropWarning
 from precrop.files import checked_path, parsed_json, replacing
-from precrop.names import create_named, is_users_own
+from precrop.names import is_users_own
 from precrop.origin import identify
 
 FORMAT = "precrop"
@@ -80,7 +81,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     ``model`` is a fresh original, uncropped; it is not changed. Without it the original is
     built by the name in the plan, in train mode on the default device, if that is one of timm,
     torchvision or precrop: nothing else that a file names is called or imported
-    (`precrop.names.create_named`), so that the checkpoint of a ``file.py:factory`` needs ``model``.
+    (`precrop.allowed.create_named`), so that the checkpoint of a ``file.py:factory`` needs ``model``.
     The result has the original's mode and device, the stored tensors in their precision, and
     the plan as ``crop_plan``.
 
@@ -217,6 +218,6 @@ def _check_state(path: Path, model: nn.Module, state: dict[str, torch.Tensor]) -
     ]
     if faults:
         raise PlanError(
-            f"the tensors in {path} are not those of this {type(model).__name__}: {listed(faults)}. "
-            "Was it changed after it was cropped, or is the model passed another one?"
+            f"the tensors in {path} are not those of this {type(model).__name__}: {listed(faults)}. Was it changed "
+            "after it was cropped, or is the model passed another one?"
         )

@@ -69,8 +69,8 @@ def new_console() -> Any:
     from rich.console import Console
 
     # Names and numbers are printed as they are; a pipe gets whole lines, not ones cut at 80 columns.
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=140)
+    console = Console(highlight=False, markup=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=140)
 
 
 def check_output(path: Path | None, *suffixes: str) -> None:
@@ -106,7 +106,10 @@ def build_model(name: str, model_args: list[str] | None, original: str | None = 
         key, equals, value = entry.partition("=")
         if not equals:
             raise PrecropError(f"--model-arg is {entry!r}; expected KEY=VALUE, such as num_classes=10.")
-        kwargs[key] = yaml.safe_load(value)
+        try:
+            kwargs[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise PrecropError(f"--model-arg {key} is {value!r}, which is no YAML value.") from error
     if original is None:
         return create_model(name, **kwargs)
     if not is_checkpoint(name):

@@ -7,9 +7,8 @@ A MODEL is one of
 - ``path/file.py:factory``: a function (or class) of a Python file that returns a network;
 - ``path/file.safetensors``: a cropped network that `precrop.save` wrote.
 
-`create_model` builds any of them, since it is the user who names it. `create_named` builds what a *file* names,
-which is only the first two, with plain arguments that the network's own class declares: no file chooses what is
-imported, called, opened or fetched.
+`create_model` builds any of them, since it is the user who names it. What a *file* names is for
+`precrop.allowed.create_named`.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ import difflib
 import hashlib
 import importlib.util
 import inspect
-import re
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,20 +28,6 @@ from torch import nn
 
 from precrop.crop_plan import ModelSpec
 from precrop.errors import ModelNameError
-
-# What timm's builders take beside what the classes of its networks declare.
-_TIMM_OPTIONS = frozenset({"features_only", "out_indices", "feature_cls", "output_stride", "bn_momentum", "bn_eps"})
-# Declared by builders or classes, and not for a file: trained weights, where they come from, where the network lies.
-_NOT_FOR_FILES = re.compile(
-    r"self|args|kwargs|progress|device|dtype|.*(weights|pretrained|checkpoint|cache|url|path|file).*"
-)
-# Of trained weights, but by their names sizes or rules of the layers.
-_HARMLESS = frozenset({"init_weights", "pretrained_window_sizes", "drop_path_rate", "transformer_drop_path"})
-# The names of layers, poolings and rules: no separator of paths and URLs.
-_WORD = re.compile(r"(\w[\w.,+-]{0,63})?", re.ASCII)
-_SHORT_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
-_LARGEST = 2**31
-_DEEPEST = 8
 
 FORMS = "timm/NAME, torchvision/NAME, precrop/NAME, path/file.py:FACTORY, or path/file.safetensors"
 
@@ -77,42 +60,6 @@ def create_model(name: str, **kwargs: Any) -> nn.Module:
     return _build(builder, name, kwargs)
 
 
-def create_named(spec: ModelSpec) -> nn.Module:
-    """Build the network that a file names, with fresh weights, on the current default device.
-
-    Raises `ModelNameError` for what `refusal` refuses, before anything is called, and as `create_model` does.
-    """
-    if reason := refusal(spec):
-        raise ModelNameError(reason)
-    return create_model(spec.name, **spec.kwargs)
-
-
-def refusal(spec: ModelSpec) -> str:
-    """Why a file may not have this network built; empty where it may.
-
-    It may name a network of timm, torchvision or precrop, with arguments that are plain data (None, a truth value,
-    a finite number, a word, or lists and dicts of those) and that the network's builder or class declares, except
-    those that ask for trained weights or say where something lies.
-    """
-    family, _, short = spec.name.partition("/")
-    if family not in _FAMILIES or not _SHORT_NAME.fullmatch(short):
-        return (
-            f"a file may name only a network that precrop can build itself (timm/NAME, torchvision/NAME, "
-            f"precrop/NAME), and this one names {_quoted(spec.name)}."
-        )
-    builder = _FAMILIES[family](short)
-    if builder is None:
-        return f"{family} has no network {short!r}."
-    allowed = _declared(family, short)
-    faults = []
-    for key, value in spec.kwargs.items():
-        if key not in allowed:
-            faults.append(f"{_quoted(key)}, which is none that {spec.name} declares for its layers")
-        elif not _is_plain(value):
-            faults.append(f"{key}={_quoted(value)}, which is neither a number nor a word, nor lists and dicts of those")
-    return f"a file may not pass {'; nor '.join(faults)}." if faults else ""
-
-
 def is_users_own(name: str) -> bool:
     """Whether a MODEL name is that of a function in a Python file."""
     return _split_factory(name) is not None
@@ -124,68 +71,6 @@ def _split_factory(name: str) -> tuple[str, str] | None:
     if name.endswith(".py"):
         return name, ""
     return (file, factory) if colon and file.endswith(".py") else None
-
-
-def _declared(family: str, short: str) -> set[str]:
-    """The arguments of a network that a file may give: those that its builder and its class declare."""
-    if family == "torchvision":
-        from torchvision.models import get_model_builder
-
-        found, names = get_model_builder(short), {"in_chans"}
-    elif family == "timm":
-        from timm.models import model_entrypoint
-
-        found, names = model_entrypoint(short.partition(".")[0]), set(_TIMM_OPTIONS)
-    else:
-        from precrop.zoo import ZOO
-
-        found, names = ZOO[short], set()
-    for declaring in (found, *(vars(cls)["__init__"] for cls in _classes_of(found) if "__init__" in vars(cls))):
-        names |= set(inspect.signature(declaring).parameters)
-    return set(filter(_is_open, names))
-
-
-def _is_open(name: str) -> bool:
-    """Whether a file may give an argument of this name."""
-    return name in _HARMLESS or not _NOT_FOR_FILES.fullmatch(name)
-
-
-def _classes_of(builder: Callable[..., Any]) -> list[type]:
-    """The classes of the network that a builder says it returns; where it says none, those of its module."""
-    unwrapped = inspect.unwrap(builder)
-    try:
-        returned = typing.get_type_hints(unwrapped).get("return")
-    except (NameError, AttributeError, TypeError):  # an annotation of what is not there when it runs
-        returned = None
-    if isinstance(returned, type) and issubclass(returned, nn.Module) and returned is not nn.Module:
-        tops = [returned]
-    else:
-        module = sys.modules[unwrapped.__module__]
-        tops = [cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, nn.Module)]
-    return [cls for top in tops for cls in top.__mro__ if cls not in (nn.Module, object)]
-
-
-def _is_plain(value: object, depth: int = _DEEPEST) -> bool:
-    if value is None or isinstance(value, bool):
-        return True
-    if isinstance(value, int | float):
-        return abs(value) <= _LARGEST  # neither NaN nor infinite
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    if isinstance(value, list | tuple):
-        return depth > 0 and all(_is_plain(entry, depth - 1) for entry in value)
-    if isinstance(value, dict):
-        return depth > 0 and all(
-            isinstance(key, str) and _is_plain(key) and _is_open(key) and _is_plain(entry, depth - 1)
-            for key, entry in value.items()
-        )
-    return False
-
-
-def _quoted(value: object) -> str:
-    """What a file says, safe to print: quoted, and not without end."""
-    text = ascii(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _from_checkpoint(name: str, kwargs: dict[str, Any]) -> nn.Module:
@@ -200,9 +85,9 @@ def _from_checkpoint(name: str, kwargs: dict[str, Any]) -> nn.Module:
 
 def _from_registry(name: str, kwargs: dict[str, Any]) -> Callable[..., nn.Module]:
     family, slash, short = name.partition("/")
-    if not slash or family not in _FAMILIES:
-        found = [f"{family}/{name}" for family in _FAMILIES if name in listed(family)]
-        near = found or _near(name.rpartition("/")[2], [f"{f}/{n}" for f in _FAMILIES for n in listed(f)])
+    if not slash or family not in FAMILIES:
+        found = [f"{family}/{name}" for family in FAMILIES if name in listed(family)]
+        near = found or _near(name.rpartition("/")[2], [f"{f}/{n}" for f in FAMILIES for n in listed(f)])
         problem = f"{name!r} does not say where the model comes from" if found else f"unknown model {name!r}"
         raise ModelNameError(f"{problem}.{_did_you_mean(near)} Expected {FORMS}.")
     if family == "torchvision" and kwargs.get("in_chans", 3) != 3:
@@ -210,7 +95,7 @@ def _from_registry(name: str, kwargs: dict[str, Any]) -> Callable[..., nn.Module
             f"{name} takes images of 3 channels, got in_chans={kwargs['in_chans']!r}. Use timm/ or "
             "precrop/, which take in_chans, or a path/file.py:FACTORY that changes the first layer."
         )
-    builder = _FAMILIES[family](short)
+    builder = FAMILIES[family](short)
     if builder is None:
         near = [f"{family}/{close}" for close in _near(short.partition(".")[0], listed(family))]
         raise ModelNameError(f"unknown model {name!r}: {family} has no {short!r}.{_did_you_mean(near)}")
@@ -253,7 +138,7 @@ def _zoo(short: str) -> Callable[..., nn.Module] | None:
     return ZOO.get(short)
 
 
-_FAMILIES: dict[str, Callable[[str], Callable[..., nn.Module] | None]] = {
+FAMILIES: dict[str, Callable[[str], Callable[..., nn.Module] | None]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "precrop": _zoo,

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from precrop.allowed import refusal
 from precrop.crop_plan import CropPlan, ModelSpec
 from precrop.errors import ModelNameError
-from precrop.names import create_model, is_users_own, listed, refusal
+from precrop.names import create_model, is_users_own, listed
 
 
 def identify(model: nn.Module, plan: CropPlan) -> ModelSpec | None:
@@ -30,7 +31,7 @@ def identify(model: nn.Module, plan: CropPlan) -> ModelSpec | None:
     settings, same parameter names and shapes. Values are not compared, nor weights allocated.
 
     The plan may have come from a file, so that what only it names is built only if a file may name it
-    (`precrop.names.create_named`). A network of one of the families is named only in a way in which it can be loaded.
+    (`precrop.allowed.create_named`). A network of one of the families is named only in a way in which it can be loaded.
     """
     carried = getattr(model, "model_spec", None)
     specs = [spec for spec in (carried, plan.model) if isinstance(spec, ModelSpec)]

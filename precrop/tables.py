@@ -20,7 +20,10 @@ def as_text(*parts: RenderableType) -> str:
     """Rich renderables as plain text."""
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=_PLAIN_WIDTH, color_system=None, highlight=False)
+    # Names and notes may come from a file and hold brackets: they are printed as they are.
+    console = Console(
+        file=io.StringIO(), width=_PLAIN_WIDTH, color_system=None, highlight=False, markup=False, emoji=False
+    )
     for part in parts:
         console.print(part)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]

@@ -104,6 +104,7 @@ def _read(path: Path, lines: dict[Location, int], faults: list[tuple[int, str]])
         raise RecipeError(f"{path} is not YAML: {where}{reason}.") from error
     if not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path} is not a recipe: expected sections such as 'name:', 'model:', 'data:', 'train:'.")
+    _refuse_cycles(node, path)
     _note_lines(node, (), lines, faults)
     try:
         settings: dict[str, Any] = loader.construct_document(node)  # of a mapping
@@ -112,6 +113,15 @@ def _read(path: Path, lines: dict[Location, int], faults: list[tuple[int, str]])
         where = f"line {mark.line + 1}: " if mark else ""
         raise RecipeError(f"{path} is not a recipe: {where}{getattr(error, 'problem', error)}.") from error
     return settings
+
+
+def _refuse_cycles(node: yaml.Node, path: Path, above: frozenset[int] = frozenset()) -> None:
+    """An alias inside what it stands for would have no end."""
+    if id(node) in above:
+        raise RecipeError(f"{path} is not a recipe: line {node.start_mark.line + 1}: an entry that contains itself.")
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    for part in parts if isinstance(node, yaml.CollectionNode) else ():
+        _refuse_cycles(part, path, above | {id(node)})
 
 
 def _note_lines(node: yaml.Node, at: Location, lines: dict[Location, int], faults: list[tuple[int, str]]) -> None:

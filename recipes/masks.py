@@ -8,11 +8,14 @@ Two controls keep every layer's share and nothing else (Frankle et al. 2021, arX
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from precrop.errors import PrecropError
+from precrop.errors import PrecropError, RecipeError
 
 
 def from_scores(
@@ -60,6 +63,22 @@ def apply(network: nn.Module, masks: Mapping[str, Tensor]) -> None:
                 got = tuple(weights[name].shape) if name in weights else "no such parameter"
                 raise PrecropError(f"the mask of {name} is {tuple(mask.shape)}, and the network has {got}.")
             weights[name].mul_(mask)
+
+
+def load(path: Path, network: nn.Module) -> dict[str, Tensor]:
+    """The masks in a file, if they are masks of this network's parameters; raises `RecipeError`."""
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RecipeError(f"{path} is torn or no safetensors file ({error}). Train again with --restart.") from error
+    shapes = {name: weight.shape for name, weight in network.named_parameters()}
+    foreign = [n for n, mask in found.items() if mask.dtype != torch.bool or mask.shape != shapes.get(n)]
+    if foreign or not found:
+        raise RecipeError(
+            f"{path} holds no masks of this network ({', '.join(map(ascii, foreign[:3])) or 'it is empty'}). Train "
+            "again with --restart."
+        )
+    return found
 
 
 def reinit_seed(seed: int) -> int:

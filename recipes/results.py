@@ -13,12 +13,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from precrop.errors import RecipeError
 from precrop.export.backends import BACKENDS
 from precrop.export.front import Exported
-from precrop.files import write_atomically
+from precrop.files import parsed_json, write_atomically
 from precrop.recipes.schema import Recipe
 
 REPORTED_PACKAGES = ("precrop", "torch", "timm", "lightning", "onnx", "onnxruntime", "openvino")
@@ -53,11 +54,23 @@ class Training:
         if not path.is_file():
             return None
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_bytes()
+            TypeAdapter(cls).validate_json(text, strict=True)  # what is taken is the record itself: 1 is to stay 1
+            record = parsed_json(text)
             found = cls(**{entry.name: record[entry.name] for entry in fields(cls)})
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecipeError(f"{path} is damaged ({error}). Delete it to train this variant again.") from error
+            raise RecipeError(
+                f"{path} is damaged ({_reason(error)}). Delete it to train this variant again."
+            ) from error
         return found if found.of == of else None
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line, without what a file says."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(ascii, first['loc'])) or 'top level'}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from precrop.crop_plan import CropPlan
 from precrop.errors import RecipeError
 from precrop.export.extras import require
 from precrop.files import replacing, write_atomically
+from precrop.recipes import masks
 from precrop.recipes.data import ImageData, load_data
 from precrop.recipes.exporting import calibration_for, check_export, with_latency, write_files
 from precrop.recipes.folders import locked, run_folder, training_folder
@@ -189,7 +190,7 @@ class _Run:
         if (place / "checkpoints").is_dir() and (place / "plan.json").is_file():
             path = place / "mask.safetensors"
             if not masked or path.is_file():
-                return Design(CropPlan.load(place / "plan.json"), load_file(path) if masked else {})
+                return Design(CropPlan.load(place / "plan.json"), masks.load(path, network) if masked else {})
         return design(network, self.recipe, variant, self.data, seed)
 
     def exported(self, asked: Export, variants: list[VariantResult]) -> list[VariantResult]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from precrop.errors import ScoreError
-from precrop.files import checked_path, write_atomically
+from precrop.files import checked_path, parsed_json, write_atomically
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,14 +72,16 @@ class Densities(Mapping[str, float]):
         """Read what `save` wrote; raises `ScoreError`."""
         file = checked_path(path)
         try:
-            record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return cls(
+            record: dict[str, Any] = parsed_json(file.read_bytes())
+            found = cls(
                 shares={str(layer): float(share) for layer, share in record["densities"].items()},
                 scorer=str(record["scorer"]),
                 density=float(record["density"]),
                 input_shape=tuple(int(size) for size in record["input_shape"]),
                 weights={str(layer): int(count) for layer, count in record["weights"].items()},
             )
+            found._check()
+            return found
         except OSError as error:
             raise ScoreError(f"cannot read the densities {path}: {error.strerror}.") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -87,3 +89,13 @@ class Densities(Mapping[str, float]):
                 f"{path} holds no densities ({type(error).__name__}: {error}). Expected the JSON that Densities.save "
                 "or `precrop score -o` writes."
             ) from error
+
+    def _check(self) -> None:
+        """Raise `ValueError` for figures that no scorer gives."""
+        for name, share in (("density", self.density), *self.shares.items()):
+            if not 0 < share <= 1 + 1e-9:
+                raise ValueError(f"{name} is {share!r}; expected a share in (0, 1]")
+        if self.weights.keys() != self.shares.keys():
+            raise ValueError("the layers of weights and densities are not the same")
+        if not self.weights or min(self.weights.values()) < 1 or min(self.input_shape, default=0) < 1:
+            raise ValueError("weights and input_shape are not of a network; expected positive whole numbers")

@@ -8,7 +8,6 @@ cache would change nothing and make it ask for one.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterator
@@ -21,14 +20,19 @@ from typing import Any
 from precrop.errors import ExportError, MissingExtraError, PrecropError
 from precrop.export.backends.base import Backend, BuildSettings, Images, LayerTime, Runner
 from precrop.export.graph import module_names, read_graph
-from precrop.files import write_atomically
+from precrop.files import parsed_json, write_atomically
 
 PACKAGES = ("tensorrt", "tensorrt_rtx")
 _loggers: dict[str, Any] = {}
 
 
 def package(name: str | None = None) -> ModuleType:
-    """The TensorRT package of this name, or the first that can be imported; raises `MissingExtraError`."""
+    """The TensorRT package of this name, or the first that can be imported; raises `MissingExtraError`.
+
+    Raises `ExportError` for another name than those of `PACKAGES`: it comes from a file.
+    """
+    if name is not None and name not in PACKAGES:
+        raise ExportError(f"an engine of the package {name!a}; expected one of {', '.join(PACKAGES)}.")
     faults = []
     for candidate in (name,) if name else PACKAGES:
         try:
@@ -231,11 +235,15 @@ def load(path: Path) -> tuple[ModuleType, Any]:
         raise ExportError(f"{path}: no such file. Expected an engine that precrop export wrote.")
     beside = path.with_name(path.name + ".json")
     try:
-        facts = json.loads(beside.read_text()) if beside.is_file() else {}
-        made_by = facts.get("build") or {}
-    except (OSError, ValueError, AttributeError):  # of something else, or damaged
-        facts, made_by = {}, {}
-    trt: Any = package(made_by.get("package"))
+        facts = parsed_json(beside.read_bytes()) if beside.is_file() else {}
+        made_by = dict(facts.get("build") or {})
+        gpu = dict(facts.get("gpu") or {}).get("name")
+    except (OSError, ValueError, AttributeError, TypeError):  # of something else, or damaged
+        made_by, gpu = {}, None
+    try:
+        trt: Any = package(made_by.get("package"))
+    except ExportError as error:
+        raise ExportError(f"{beside} says that {path} is {error} The sidecar is not of precrop.") from error
     built = f"{path} was built by {made_by.get('package')} {made_by.get('package_version')}"
     with _messages(trt) as errors:
         runtime = _made(trt.Runtime, _loggers[trt.__name__], errors, "a runtime")
@@ -253,7 +261,6 @@ def load(path: Path) -> tuple[ModuleType, Any]:
             f"cannot load the engine {path}: PyTorch finds no NVIDIA GPU here, and an engine runs on nothing else. "
             f"({said})"
         )
-    gpu = (facts.get("gpu") or {}).get("name")
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     if gpu and here and gpu != here:
         raise ExportError(

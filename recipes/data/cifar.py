@@ -1,13 +1,14 @@
 """CIFAR-10 and CIFAR-100 from their original files, in the Python or the binary version.
 
-The Python version is a pickle. It is read by an unpickler that knows arrays and
-nothing else, so that a file from anywhere cannot run code.
+The Python version is a pickle. It is read by an unpickler that imports and calls nothing: in the place of each of
+NumPy's functions that such a file names it puts a note of what the file says, and the pixels are taken from the notes.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,40 +107,94 @@ def _binary(content: bytes, layout: _Layout, path: Path) -> tuple[Any, Any]:
     return table[:, layout.labels :], table[:, layout.labels - 1].astype(np.int64)
 
 
+class _Note:
+    """What a pickle says an object is made of: ``made`` from these arguments, then given this ``state``."""
+
+    __slots__ = ("made", "state")
+
+    def __init__(self, *made: Any) -> None:
+        self.made, self.state = made, None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Noting:
+    """Stands for a function that a pickle calls; a new one for each mention, so that no change of it lasts."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _Note(*arguments)
+
+
+class _Bytes(_Noting):
+    """Stands for ``_codecs.encode``, by which later protocols write byte strings."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        text, encoding = arguments
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError(f"it encodes a {type(text).__name__} as {encoding!r}")
+        return text.encode("latin1")
+
+
 class _ArraysOnly(pickle.Unpickler):
-    """Arrays, lists, dicts, bytes and numbers; any other name in the pickle is refused."""
+    """Lists, dicts, bytes, numbers, and notes in the place of arrays; any other name in the pickle is refused.
+
+    NumPy's own functions are not called: given sizes and flags of a file's choosing they can be had to read memory
+    that is not the array's.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            from numpy._core.multiarray import _reconstruct
-
-            return _reconstruct
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):  # how Python 2's byte strings come in later protocols
-            import _codecs
-
-            return _codecs.encode
+        if (module, name) in NOTED:
+            return NOTED[module, name]()
         raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+NOTED: dict[tuple[str, str], Callable[[], Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Noting,
+    ("numpy._core.multiarray", "_reconstruct"): _Noting,
+    ("numpy", "dtype"): _Noting,
+    ("numpy", "ndarray"): lambda: "ndarray",  # only handed on to _reconstruct
+    ("_codecs", "encode"): _Bytes,
+}
+
+
+def _pixels(note: Any) -> Any:
+    """The array of a note, (N, 3072) uint8; its state is a version, the shape, the type, the order and the bytes."""
+    _, shape, kind, by_columns, raw = note.state
+    count, row = shape
+    if kind.made[0] not in ("u1", b"u1") or not isinstance(raw, bytes) or len(raw) != count * row:
+        raise ValueError(f"images {shape} of type {kind.made[0]!r} in {len(raw):,} bytes")
+    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
 def _pickled(content: bytes, layout: _Layout, path: Path) -> tuple[Any, Any]:
     try:
         record = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        pixels, labels = np.asarray(record[b"data"], np.uint8), np.asarray(record[layout.key], np.int64)
+        pixels, labels = _pixels(record[b"data"]), record[layout.key]
+        if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+            raise ValueError(f"labels are no list of whole numbers but a {type(labels).__name__}")
         if pixels.shape != (len(labels), 3 * SIDE * SIDE):
             raise ValueError(f"images {pixels.shape} and {len(labels)} labels")
+        return pixels, np.asarray(labels, np.int64)
     except Exception as error:  # a foreign pickle can raise anything
         raise RecipeError(f"{path} is not a file of {layout.folder}: {error}. Unpack the archive again.") from error
-    return pixels, labels
 
 
 def _downloaded(settings: Data) -> Path:
+    """The folder of the archive, checked by torchvision's checksums; its own reader would unpickle the files."""
     from torchvision.datasets import CIFAR10, CIFAR100
+    from torchvision.datasets.utils import check_integrity, download_and_extract_archive
 
     root = Path(settings.root or "data").expanduser()
+    source = {"cifar10": CIFAR10, "cifar100": CIFAR100}[settings.name]
+    folder = root / source.base_folder
     try:
-        {"cifar10": CIFAR10, "cifar100": CIFAR100}[settings.name](str(root), download=True)
+        if not all(check_integrity(folder / name, md5) for name, md5 in (*source.train_list, *source.test_list)):
+            download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
     except (OSError, RuntimeError) as error:
         raise RecipeError(
             f"data.download: cannot fetch {settings.name} to {root}: {error}. Put the archive's folder there by hand."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precrop.errors import RecipeError
-from precrop.recipes.data.images import ImageData, Transformed, check_classes, folder_of
+from precrop.recipes.data.images import ImageData, Transformed, check_classes, folder_of, picture
 from precrop.recipes.data.transforms import transforms
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def load(settings: Data) -> ImageData:
                 "(other names: data.train_split, data.val_split)."
             )
         try:
-            splits.append(ImageFolder(str(root / split)))
+            splits.append(ImageFolder(str(root / split), loader=picture))
         except FileNotFoundError as error:
             raise RecipeError(f"data.root: {root / split}: {error}. Expected {holds}.") from error
     train, val = splits

@@ -28,6 +28,7 @@ FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "val": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+MOST_BYTES = 2**28
 HOLDS = "the four IDX files of Fashion-MNIST (train-images-idx3-ubyte.gz and so on)"
 ADVICE = "Debian's package dataset-fashion-mnist has them in /usr/share/datasets/fashion-mnist; or set data.download."
 
@@ -53,9 +54,12 @@ def load(settings: Data) -> ImageData:
 def read_idx(path: Path) -> Any:
     """The array in an IDX file of unsigned bytes; raises `RecipeError` for one that is damaged or something else."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise RecipeError(f"{path} cannot be read: {error}. Expected a whole IDX file; fetch it again.") from error
+    if len(content) > MOST_BYTES:
+        raise RecipeError(f"{path} holds more than {MOST_BYTES:,} bytes, many times Fashion-MNIST. Fetch it again.")
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise RecipeError(f"{path} is not an IDX file of bytes: it begins with {content[:4]!r}. Expected 00 00 08.")
     head = 4 + 4 * content[3]
@@ -87,11 +91,16 @@ def _find(root: Path, name: str) -> Path:
 
 
 def _downloaded(settings: Data) -> Path:
+    """The folder with the files whose checksums are torchvision's; its own class would load what lies beside them."""
     from torchvision.datasets import FashionMNIST
+    from torchvision.datasets.utils import check_integrity, download_url
 
     root = Path(settings.root or "data").expanduser()
+    folder = root / "FashionMNIST" / "raw"
     try:
-        FashionMNIST(str(root), download=True)
+        for name, md5 in FashionMNIST.resources:
+            if not check_integrity(folder / name, md5):
+                download_url(f"{FashionMNIST.mirrors[0]}{name}", folder, name, md5)
     except (OSError, RuntimeError) as error:
         raise RecipeError(f"data.download: cannot fetch Fashion-MNIST to {root}: {error}. {ADVICE}") from error
     return root

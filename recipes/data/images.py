@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -14,6 +14,23 @@ from precrop.errors import RecipeError
 
 if TYPE_CHECKING:
     from precrop.recipes.sections import Data
+
+
+# What a picture may be, whatever its name ends in. Pillow tells the format by the content and would have others, too:
+# for PostScript it runs Ghostscript on what the file says.
+FORMATS = ("JPEG", "PNG", "WEBP", "PPM", "BMP", "TIFF", "GIF")
+
+
+def picture(file: str | Path | BinaryIO) -> Any:
+    """The picture in a file, RGB; raises `RecipeError` for what is none of `FORMATS`."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file, formats=FORMATS) as opened:
+            return opened.convert("RGB")
+    except UnidentifiedImageError as error:
+        what = file if isinstance(file, str | Path) else "an image"
+        raise RecipeError(f"{what} is no picture of the formats {', '.join(FORMATS)}. Is it damaged?") from error
 
 
 @dataclass(frozen=True)

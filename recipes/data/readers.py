@@ -6,15 +6,17 @@ that was killed goes on at the image where it was.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from precrop.errors import RecipeError
 from precrop.export.extras import require
 from precrop.recipes.data.folder import MEAN, SIDE, STD
-from precrop.recipes.data.images import ImageData, Transformed, check_classes, check_targets, folder_of
+from precrop.recipes.data.images import ImageData, Transformed, check_classes, check_targets, folder_of, picture
 from precrop.recipes.data.shards import Shards
 from precrop.recipes.data.transforms import transforms
 
@@ -57,16 +59,66 @@ class _Split(NamedTuple):
 
 def _pictures(settings: Data, split: str) -> _Split:
     with _offline(not settings.download):
-        found = _dataset(settings, split)
-    return _Split(found, len(found.reader.class_to_idx or ()))
+        reader = _dataset(settings, split).reader
+    return _Split(Pictures(reader, _folders(settings)), len(reader.class_to_idx or ()))
+
+
+class Pictures:
+    """The pictures of a reader of timm's by number: in the table itself, or in files that it names in ``folders``."""
+
+    def __init__(self, reader: Any, folders: list[Path]) -> None:
+        """Of timm's reader of Hugging Face's data sets."""
+        self.table, self.image, self.label = reader.dataset, reader.image_key, reader.label_key
+        self.folders = [folder.expanduser().resolve() for folder in folders]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        row = self.table[index]
+        return picture(self._file(row[self.image])), int(row[self.label])
+
+    def _file(self, cell: dict[str, Any]) -> Path | BinaryIO:
+        """The bytes of a picture, or where they are: not anywhere on the disk, but where the data set is."""
+        if cell.get("bytes"):
+            return io.BytesIO(cell["bytes"])
+        path = Path(str(cell.get("path")))
+        if not any(path.resolve().is_relative_to(folder) for folder in self.folders):
+            raise RecipeError(
+                f"the data set names the file {str(path)!a} as an image, outside the folders that it is kept in "
+                f"({', '.join(map(str, self.folders))}). It is not opened."
+            )
+        return path
+
+
+def _folders(settings: Data) -> list[Path]:
+    """Where a Hugging Face data set may have files: the folder that the recipe names, ``data.root``, their cache."""
+    from datasets import config  # type: ignore[import-not-found, unused-ignore]
+
+    named = Path(settings.name.partition("/")[2])
+    found = [named] if named.is_dir() else []
+    found += [Path(settings.root)] if settings.root is not None else []
+    return [*found, *(Path(getattr(config, key)) for key in ("HF_CACHE_HOME", "HF_DATASETS_CACHE"))]
 
 
 def _shards(settings: Data, split: str) -> _Split:
     root = folder_of(settings, "the shards and their _info.json")
-    found = Shards([root / name for name in _dataset(settings, split).reader.split_info.filenames])
+    names = _dataset(settings, split).reader.split_info.filenames
+    found = Shards([root / inside(name, root) for name in names])
     classes = settings.classes or max(found.targets) + 1
     check_targets(found.targets, classes, f"{settings.name} {split}")
     return _Split(found, 0 if settings.classes else classes)
+
+
+def inside(name: Any, root: Path) -> str:
+    """A file's name as an ``_info.json`` gives it, if it stays in the folder; raises `RecipeError`."""
+    parts = PurePath(name).parts if isinstance(name, str) else ("..",)
+    if not parts or ".." in parts or PurePath(name).is_absolute() or "\0" in name:
+        raise RecipeError(
+            f"{root}: its _info.json names the shard {name!a}, expected the name of a tar file in that folder. It is "
+            "not opened."
+        )
+    return str(name)
 
 
 def _dataset(settings: Data, split: str) -> Any:

@@ -1,6 +1,6 @@
 """WebDataset shards on a disk: tar files in which ``<key>.jpg`` and ``<key>.cls`` are one labelled image.
 
-The tar files' heads are read once, so that any image can be fetched by its number. A shard is
+The tar files' heads are read once, and nothing is unpacked, so that any image can be fetched by its number. A shard is
 thus as good as a folder: the order of the images follows from the seed alone, whatever the
 number of workers and processes, and a training that was killed goes on at the image where it was.
 """
@@ -11,11 +11,11 @@ import io
 import re
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from precrop.errors import RecipeError
 from precrop.recipes.data.folder import MEAN, SIDE, STD
-from precrop.recipes.data.images import ImageData, Transformed, check_classes, check_targets, folder_of
+from precrop.recipes.data.images import ImageData, Transformed, check_classes, check_targets, folder_of, picture
 from precrop.recipes.data.transforms import transforms
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "ppm")
 LABEL = "cls"
+DIGITS = 7  # the most that a label has: it is not read further
 HOLDS = "shards such as train-000000.tar and val-000000.tar, with <key>.jpg and <key>.cls in them"
 
 
@@ -42,14 +43,11 @@ class Shards:
         return len(self.places)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        from PIL import Image
-
         shard, offset, size = self.places[index]
         if shard not in self._open:
             self._open[shard] = self.paths[shard].open("rb")
         self._open[shard].seek(offset)
-        picture = Image.open(io.BytesIO(self._open[shard].read(size)))
-        return picture.convert("RGB"), self.targets[index]
+        return picture(io.BytesIO(self._open[shard].read(size))), self.targets[index]
 
     def __getstate__(self) -> dict[str, Any]:
         """Open files stay in their own process."""
@@ -67,13 +65,23 @@ class Shards:
                     if kind.lower() in IMAGES:
                         pictures[key] = (number, member.offset_data, member.size)
                     elif kind == LABEL:
-                        labels[key] = int(tar.extractfile(member).read())  # type: ignore[union-attr] # a file
+                        content = tar.extractfile(member)
+                        if content is None:
+                            raise ValueError(f"{member.name} is no file")
+                        labels[key] = _label(content)
         except (OSError, tarfile.TarError, ValueError) as error:
             raise RecipeError(f"{path} is not a shard: {error}. Expected an uncompressed tar of {HOLDS}.") from error
         for key in sorted(pictures.keys() ^ labels.keys()):
             raise RecipeError(f"{path}: {key} has no {'label' if key in pictures else 'image'}; expected {HOLDS}.")
         self.places += pictures.values()
         self.targets += [labels[key] for key in pictures]
+
+
+def _label(content: IO[bytes]) -> int:
+    text = content.read(DIGITS + 2).strip()
+    if len(text) > DIGITS:
+        raise ValueError(f"a label of more than {DIGITS} digits")
+    return int(text)
 
 
 def load(settings: Data) -> ImageData:

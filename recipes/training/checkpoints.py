@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from precrop.errors import PrecropError, RecipeError
-from precrop.files import replacing
+from precrop.files import parsed_json, replacing
 
 FORMAT = "precrop training"
 KEPT = 2  # the last one, and the one before in case that one is torn
@@ -99,7 +99,12 @@ def read_checkpoint(path: Path, of: str) -> dict[str, Any]:
     text = metadata.get("tree", "")
     if metadata.get("sha256") != _digest(of, text, tensors):
         raise RecipeError(f"the checkpoint {path} is damaged: its content does not have the checksum that it names.")
-    tree: dict[str, Any] = _unpack(json.loads(text), tensors)
+    try:
+        tree = _unpack(parsed_json(text), tensors)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecipeError(f"the checkpoint {path} holds no training ({type(error).__name__}: {error}).") from error
+    if not isinstance(tree, dict):
+        raise RecipeError(f"the checkpoint {path} holds no training: expected a dict, got a {type(tree).__name__}.")
     return tree
 
 

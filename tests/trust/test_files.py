@@ -1,7 +1,6 @@
 """Files that try: to have something imported, called, opened, fetched or written that precrop would not itself.
 
-Each is read by everything that reads its kind, the library and the command line. What a file tries would leave
-a marker.
+Each is read by all that reads its kind, the library and the command line. What a file tries would leave a marker.
 docs/FILES.md lists what each kind of file can and cannot do, and names the tests here.
 """
 
@@ -18,9 +17,9 @@ from support_cli import run
 from torch import nn
 
 import precrop
+from precrop.allowed import create_named, refusal
 from precrop.crop_plan import CropPlan, ModelSpec
 from precrop.errors import ModelNameError, PlanError
-from precrop.names import create_named, refusal
 from precrop.origin import identify
 from precrop.zoo import ZOO
 
@@ -227,7 +226,7 @@ def test_a_file_reaches_no_argument_that_fetches_opens_or_runs(saved, tmp_path, 
     def called(*_, **__):
         raise AssertionError("the builder was called")
 
-    monkeypatch.setattr("precrop.names.create_model", called)
+    monkeypatch.setattr("precrop.allowed.create_model", called)
     with pytest.raises(ModelNameError, match="a file may not pass"):
         create_named(ModelSpec(name=name, kwargs=told))
     tampered(saved, name, told)
@@ -300,7 +299,7 @@ def test_a_network_of_the_users_own_is_saved_under_its_name_and_loaded_with_it(t
     options = ("--original", name, "--model-arg", "classes=3")
     status, out, _ = run(capsys, "inspect", path, *options)
     assert status == 0
-    assert "stage1.0.conv1" in out
+    assert "input 3x16x16" in out
     status, out, _ = run(capsys, "bench", "precrop/resnet20", path, *options[:2], "--backend", "torch", "--rounds", "2")
     assert status == 1  # its own original has four classes
     status, _, err = run(capsys, "inspect", "precrop/resnet20", *options[:2])

@@ -1,4 +1,4 @@
-"""Plans that were edited: what a plan says is checked against the network, and all that is not so is said at once."""
+"""Plans that were edited: what a plan says of a network is checked against it, and all that is not so is said."""
 
 import json
 
