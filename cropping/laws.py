@@ -348,11 +348,11 @@ def _measured(evidence: Evidence, left: npt.NDArray[np.bool_]) -> list[Rule]:
             fitted = evidence.fitted(family, mean)[members]
             error = _errors(evidence, family)[members]
             for law in laws if mean == 0 else ("fixed",):
-                log_gain = _agreed(family, fitted - evidence.laws[_LAWS.index(law), members], error)
-                rules.append(Rule(family, law, log_gain, mean, OWN + 1 + (law != "fixed")))
-                if law == "fixed":
-                    rules += _rounded(rules[-1])
-    return rules
+                for log_gain in _agreed(family, fitted - evidence.laws[_LAWS.index(law), members], error):
+                    rules.append(Rule(family, law, log_gain, mean, OWN + 1 + (law != "fixed")))
+                    if law == "fixed":
+                        rules += _rounded(rules[-1])
+    return list(dict.fromkeys(rules))
 
 
 def _means(evidence: Evidence, members: npt.NDArray[np.intp], family: str) -> list[float]:
@@ -376,15 +376,15 @@ def _errors(evidence: Evidence, family: str) -> Array:
     return np.asarray(4 * np.sqrt(2 / evidence.effective))
 
 
-def _agreed(family: str, log_gains: Array, errors: Array) -> float:
-    """The logarithm of the squared gain that most samples agree about."""
-    seeds = np.argsort(errors)[:: max(1, len(errors) // 48)]
-    agree = np.abs(log_gains - log_gains[seeds, None]) < errors + errors[seeds, None]
-    cluster = agree[agree.sum(1).argmax()]
-    if family in BOUNDED:
-        return float(log_gains[cluster].max())  # a bound is the furthest value of all
-    weights = errors[cluster] ** -2.0
-    return float((log_gains[cluster] * weights).sum() / weights.sum())
+def _agreed(family: str, log_gains: Array, errors: Array) -> list[float]:
+    """Logarithms of squared gains that samples agree about: those of the surest samples, and of some others."""
+    surest = np.argsort(errors)
+    seeds = np.unique(np.concatenate([surest[:4], surest[:: max(1, len(surest) // 4)]]))
+    agree = np.abs(log_gains - log_gains[seeds, None]) < errors + errors[seeds, None]  # (seeds, T)
+    if family in BOUNDED:  # a bound is the furthest value of all
+        return list(dict.fromkeys(np.where(agree, log_gains, -np.inf).max(1).tolist()))
+    weights = agree * errors**-2.0
+    return list(dict.fromkeys(((weights * log_gains).sum(1) / weights.sum(1)).tolist()))
 
 
 def _rounded(rule: Rule) -> list[Rule]:

@@ -17,7 +17,7 @@ class Spread:
     """Moments and ends of a tensor's values; a constant has the variance 0.
 
     ``kurtosis`` is the fourth central moment over the squared variance: 1.8 of a uniform distribution, 3 of a normal
-    one. ``zeros`` and ``ends`` are the shares of values that are exactly 0, and exactly ``high``; ``grain`` is the
+    one. ``zeros`` and ``ends`` are the shares of values that are exactly 0, and exactly ``high``. ``grain`` is the
     relative rounding of the tensor's type.
     """
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from precrop.cropping.initialize import Initializer
+from precrop.cropping.patterns import pattern_of
 
 # The share of values of one role that must show no initializer's work: training spares none, though a few steps leave
 # the largest weights nearly what they were.
@@ -27,6 +28,8 @@ _SHARE_OF_WEIGHTS = 0.3
 _SCALE = 0.01
 # Scales and shifts both drawn, by one rule with a spread above this: an initializer of somebody's own.
 _WIDE = 0.15
+# A step of training moves biases further than this; some initializers draw them with a deviation of 1e-6.
+_TINY = 5e-6
 # Biases below this deviation are drawn with a power of ten, twice or five times that, or not at all.
 _NARROW = 0.0075
 # Rules beyond the first cost are seldom written down by people, beyond the second never.
@@ -109,7 +112,9 @@ def _slightly(initializer: Initializer, scale: nn.Parameter) -> bool:
 
 def _astray(initializer: Initializer, bias: nn.Parameter) -> bool:
     verdict = initializer.verdict(bias)
-    if not verdict.shared or verdict.rule.family == "truncated" or verdict.rule.cost > _UNHEARD:
+    if initializer.spread(bias).variance < _TINY**2:
+        return False
+    if not verdict.shared or verdict.rule.cost > _UNHEARD:
         return True
     # Of the gains that are measured, a bias behind a fan has PyTorch's or none.
     narrow = initializer.spread(bias).variance < _NARROW**2
@@ -121,7 +126,7 @@ def _strange(initializer: Initializer, weight: nn.Parameter) -> bool:
     spread, fans, verdict = initializer.spread(weight), initializer.fans[id(weight)], initializer.verdict(weight)
     off_centre = 0 < abs(verdict.rule.mean) < math.sqrt(spread.variance)
     if spread.samples >= 100 and (off_centre or not verdict.shared):
-        return True
+        return pattern_of(weight, spread, fans.groups) is None
     beyond = max(spread.high, -spread.low) * math.sqrt(fans.incoming)
     uniform = spread.samples >= 100 and abs(spread.kurtosis - 1.8) < 0.3
     usual = verdict.shared and verdict.rule.cost <= _UNUSUAL

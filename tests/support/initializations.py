@@ -125,6 +125,8 @@ def fault(drawn, fresh, error=1e-6):
         np.concatenate([(v - mean) / u for vectors in side for v, u in zip(vectors, units, strict=True)])
         for side in ([drawn], fresh)
     )
+    if len(ours) < 30:
+        return ""  # nothing to tell by
     squares = theirs**2
     relative = math.sqrt(squares.var() * (1 / len(ours) + 1 / len(theirs))) / squares.mean()
     ratio = np.mean(ours**2) / squares.mean()
