@@ -208,7 +208,7 @@ def checked_plan(plan: Any) -> CropPlan:
     """A plan; raises `PlanError` that says how one is read from a file."""
     if not isinstance(plan, CropPlan):
         raise PlanError(
-            f"got {_shown(plan)} as the plan; expected the CropPlan that precrop.plan returns, or "
+            f"got a {type(plan).__name__} as the plan; expected the CropPlan that precrop.plan returns, or "
             "precrop.CropPlan.load(path) reads."
         )
     return plan
