@@ -223,7 +223,7 @@ def test_no_names_to_ignore():
             PrecropError,
             r"got the class Chain where a torch.nn.Module was expected.*Chain\(",
         ),
-        (lambda: precrop.apply(Chain(), "plan.json"), PlanError, r"got 'plan.json' as the plan.*CropPlan\.load"),
+        (lambda: precrop.apply(Chain(), "plan.json"), PlanError, r"got a str as the plan.*CropPlan\.load"),
         (lambda: precrop.CropPlan.load(None), PrecropError, "got None, a NoneType, as a path; expected a str"),
         (lambda: precrop.save(a_crop(), 3), PrecropError, "got 3, a int, as a path"),
         (lambda: precrop.save("x", "y"), PlanError, "got 'x' to save; expected a cropped network"),
