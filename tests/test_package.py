@@ -52,7 +52,8 @@ root = Path(precrop.__file__).parents[1]
 found = defaultdict(set)
 for name, module in list(sys.modules.items()):
     file = getattr(module, "__file__", None)
-    if file and Path(file).resolve().is_relative_to(root):
+    # A virtual environment may lie in the checkout, and is none of it.
+    if file and Path(file).resolve().is_relative_to(root) and "site-packages" not in file:
         found[str(Path(file).resolve())].add(name)
 assert len(found) > 100, len(found)
 print([twice for twice in found.values() if len(twice) > 1])
