@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from support_macs import counted_macs
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from .description import Description
 from .network import build
@@ -32,12 +32,7 @@ def images(network: Description, count: int = _BATCH) -> torch.Tensor:
 
 def macs_of(network: Description, model: nn.Module | None = None) -> int:
     """Multiply-adds for one image, by torch's own counter."""
-    model = build(network) if model is None else model
-    training = model.training
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(images(network, 1))
-    model.train(training)
-    return counter.get_total_flops() // 2
+    return counted_macs(build(network) if model is None else model, network.image)
 
 
 def params_of(model: nn.Module) -> int:

@@ -13,19 +13,12 @@ class Gate(Kind):
     """Squeeze and excitation, in several spellings."""
 
     widths = 1
+    owner = owned("down.weight")
 
     @classmethod
     def more(cls, random):
         spellings = ("pool", "mean", "view", "index", "flatten", "expand")
         return {"spelling": random.choice(spellings), "hard": random.random() < 0.3}
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        return form
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("down.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()

@@ -8,13 +8,14 @@ from torch import nn
 
 from fuzz.description import plus
 
-from .parts import Kind, conv_norm_act, conv_of, cut, finish, norm_of, owned
+from .parts import Kind, Widening, conv_norm_act, conv_of, cut, finish, norm_of, owned
 
 
 class Residual(Kind):
     """A residual block of an inner width; plain or pre-activation, perhaps with a LayerScale."""
 
     widths = 1
+    owner = owned("one.weight")
 
     @classmethod
     def more(cls, random):
@@ -25,10 +26,6 @@ class Residual(Kind):
         cut(form, o, demands)
         cut({names[0]: 1}, o, demands)
         return form
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("one.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -122,19 +119,10 @@ class Branches(Kind):
         return torch.cat([*found, *(branch(x) for branch in others), last(self.pool(x))], 1)
 
 
-class Strided(Kind):
+class Strided(Widening):
     """Two branches of different strides, the finer pooled, added."""
 
-    widths = 1
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        cut({names[0]: 1}, o, demands)
-        return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("fast.0.weight")}
+    owner = owned("fast.0.weight")
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -181,6 +169,7 @@ class Hourglass(Kind):
     """Down, up again, and joined with what came (U-Net)."""
 
     widths = 1
+    owner = owned("down.0.weight")
 
     @classmethod
     def more(cls, random):
@@ -192,10 +181,6 @@ class Hourglass(Kind):
         if o["join"] == "add":
             cut(form, o, demands)
         return plus(form, {names[0]: 1}) if o["join"] == "cat" else form
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("down.0.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -212,18 +197,11 @@ class ChannelsLast(Kind):
     """A ConvNeXt block: depthwise, then LayerNorm and an MLP with the channels last."""
 
     widths = 1
+    owner = owned("up.weight")
 
     @classmethod
     def more(cls, random):
         return {"scale": random.random() < 0.6}
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        return form
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("up.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()

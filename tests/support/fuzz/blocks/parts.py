@@ -73,10 +73,19 @@ def conv_norm_act(c: int, out: int, k: int, o: Options, stride: int = 1, **more:
     return nn.Sequential(conv, *finish(out, o))
 
 
+Owner = tuple[str, int, int]
+
+
+def owned(tensor: str, times: int = 1, axis: int = 0) -> Owner:
+    return (tensor, axis, times)
+
+
 class Kind(nn.Module):
     """The base of all kinds; by default a block of no widths whose output is as wide as its input."""
 
     widths: ClassVar[int] = 0
+    #: Where its one width can be read off; kinds of other counts have `owners` of their own.
+    owner: ClassVar[Owner | None] = None
     #: The number of spatial axes that it works on.
     dimensions: ClassVar[tuple[int, ...]] = (1, 2, 3)
     #: Whether its output has more places than its input.
@@ -108,9 +117,16 @@ class Kind(nn.Module):
         return form
 
     @classmethod
-    def owners(cls, names: tuple[str, ...], o: Options) -> dict[str, tuple[str, int, int]]:
-        return {}
+    def owners(cls, names: tuple[str, ...], o: Options) -> dict[str, Owner]:
+        return {names[0]: cls.owner} if cls.owner else {}
 
 
-def owned(tensor: str, times: int = 1, axis: int = 0) -> tuple[str, int, int]:
-    return (tensor, axis, times)
+class Widening(Kind):
+    """The base of the kinds of one width, which is what they put out."""
+
+    widths = 1
+
+    @classmethod
+    def describe(cls, form: Form, names: tuple[str, ...], o: Options, demands: Demands) -> Form | None:
+        cut({names[0]: 1}, o, demands)
+        return {names[0]: 1}

@@ -6,26 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .parts import Kind, conv_norm_act, conv_of, cut, finish, owned, transposed_of
+from .parts import Kind, Widening, conv_norm_act, conv_of, cut, finish, owned, transposed_of
 
 
-class Conv(Kind):
+class Conv(Widening):
     """Convolution, norm, activation; keeps its sizes under usual or unusual names, or not at all."""
 
-    widths = 1
+    owner = owned("body.0.weight")
 
     @classmethod
     def more(cls, random):
         return {"stride": random.choice((1, 1, 2)), "keeps": random.choice(("nothing", "usual", "own"))}
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        cut({names[0]: 1}, o, demands)
-        return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("body.0.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -39,23 +30,14 @@ class Conv(Kind):
         return self.body(x)
 
 
-class Bare(Kind):
+class Bare(Widening):
     """A convolution in functional form, its weight a bare parameter; perhaps standardized."""
 
-    widths = 1
+    owner = owned("weight")
 
     @classmethod
     def more(cls, random):
         return {"standardized": random.random() < 0.5}
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        cut({names[0]: 1}, o, demands)
-        return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("weight")}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -127,6 +109,7 @@ class Transposed(Kind):
     """A transposed convolution to twice the size, whole or in groups; the width is that of one group."""
 
     widths = 1
+    owner = owned("up.weight", axis=1)
     grows = True
 
     @classmethod
@@ -138,10 +121,6 @@ class Transposed(Kind):
         out = {names[0]: o["groups"]}
         cut(out, o, demands)
         return out if demands.divide(form, o["groups"]) else None
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("up.weight", axis=1)}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -174,21 +153,12 @@ class TransposedDepthwise(Kind):
         return self.end(self.up(x))
 
 
-class Pixels(Kind):
+class Pixels(Widening):
     """A pixel shuffle to twice the size."""
 
-    widths = 1
+    owner = owned("stem.weight", 4)
     dimensions = (2,)
     grows = True
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        cut({names[0]: 1}, o, demands)
-        return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("stem.weight", 4)}
 
     def __init__(self, c, w, o):
         super().__init__()
@@ -242,14 +212,11 @@ class Tied(Kind):
     """Two layers that hold the same weight."""
 
     widths = 1
+    owner = owned("one.weight")
 
     @classmethod
     def describe(cls, form, names, o, demands):
         return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("one.weight")}
 
     def __init__(self, c, w, o):
         super().__init__()

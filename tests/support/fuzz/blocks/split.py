@@ -9,7 +9,7 @@ from torch import nn
 from fuzz.description import plus
 from precrop import register_size_attributes
 
-from .parts import Kind, conv_norm_act, conv_of, cut, norm_of, owned
+from .parts import Kind, Widening, conv_norm_act, conv_of, cut, norm_of, owned
 
 
 class Halves(Kind):
@@ -82,23 +82,14 @@ class HalvesByAttribute(Halves):
 register_size_attributes(HalvesByAttribute, "half")
 
 
-class Gated(Kind):
+class Gated(Widening):
     """A gated unit: twice a width, of which one half gates the other."""
 
-    widths = 1
+    owner = owned("stem.weight", 2)
 
     @classmethod
     def more(cls, random):
         return {"way": random.choice(("glu", "chunk", "unflatten", "maxout"))}
-
-    @classmethod
-    def describe(cls, form, names, o, demands):
-        cut({names[0]: 1}, o, demands)
-        return {names[0]: 1}
-
-    @classmethod
-    def owners(cls, names, o):
-        return {names[0]: owned("stem.weight", 2)}
 
     def __init__(self, c, w, o):
         super().__init__()
