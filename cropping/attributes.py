@@ -22,7 +22,7 @@ def names_used(cls: type[nn.Module]) -> set[str] | None:
     """
     names: set[str] = set()
     for parent in cls.__mro__[: cls.__mro__.index(nn.Module)]:
-        names |= {*vars(parent), *vars(parent).get("__annotations__", ()), *_slots(parent)}
+        names |= {*vars(parent), *vars(parent).get("__annotations__", ()), *slots_of(parent)}
         for member in vars(parent).values():
             for code in _codes(member):
                 if _DYNAMIC & set(code.co_names):
@@ -38,15 +38,20 @@ def _codes(member: Any) -> Iterator[CodeType]:
         functions = [member.__func__]
     elif isinstance(member, property):
         functions = [member.fget, member.fset]
-    codes = [getattr(inspect.unwrap(f), "__code__", None) for f in functions if callable(f)]
-    while codes:
-        code = codes.pop()
-        if isinstance(code, CodeType):
-            yield code
-            codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    for function in filter(callable, functions):
+        yield from codes_in(getattr(inspect.unwrap(function), "__code__", None))
 
 
-def _slots(cls: type) -> tuple[str, ...]:
+def codes_in(code: Any) -> Iterator[CodeType]:
+    """A function's code, and that of the functions in it; nothing for what is no code."""
+    if isinstance(code, CodeType):
+        yield code
+        for const in code.co_consts:
+            yield from codes_in(const)
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The slots that a class itself declares."""
     slots = vars(cls).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from precrop.cropping.attributes import slots_of
 from precrop.errors import PrecropError
 
 _COPY_HOOKS = ("__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
@@ -145,10 +146,5 @@ def _holds_network(value: Any, seen: set[int]) -> bool:
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         parts += value
     parts += getattr(value, "__dict__", {}).values()
-    parts += (getattr(value, name, None) for cls in type(value).__mro__ for name in _slots(cls))
+    parts += (getattr(value, name, None) for cls in type(value).__mro__ for name in slots_of(cls))
     return any(_holds_network(part, seen) for part in parts)
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)

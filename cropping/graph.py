@@ -13,6 +13,7 @@ from precrop.crop_plan import FixedWidth, Size
 from precrop.cropping.kept_numbers import KeptNumber
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.symbolic import Dim
+from precrop.words import some_of
 
 Array = NDArray[np.float64]
 
@@ -87,18 +88,16 @@ class WidthGraph:
         """What a user of the crop should know of the network."""
         notes = []
         if self.unused_params:
-            shown = ", ".join(self.unused[:3]) + (f" and {len(self.unused) - 3} more" if len(self.unused) > 3 else "")
             notes.append(
-                f"{self.unused_params:,} parameters in modules that forward never runs ({shown}) stay as they are and "
-                "count in no budget"
+                f"{self.unused_params:,} parameters in modules that forward never runs ({some_of(self.unused, 3)}) "
+                "stay as they are and count in no budget"
             )
         if self.unclear:
-            shown = ", ".join(map(str, self.unclear[:6]))
-            more = f" and {len(self.unclear) - 6} more" if len(self.unclear) > 6 else ""
             first = self.unclear[0]
             notes.append(
-                f"numbers that may count a width and that the forward does not read stay as they are: {shown}{more}; "
-                f"precrop.register_size_attributes({first.cls}, {first.attribute!r}) says that it is a size"
+                "numbers that may count a width and that the forward does not read stay as they are: "
+                f"{some_of(self.unclear, 6)}; precrop.register_size_attributes({first.cls}, {first.attribute!r}) says "
+                "that it is a size"
             )
         return tuple(notes)
 

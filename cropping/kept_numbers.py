@@ -15,12 +15,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from precrop.cropping.attributes import codes_in
 from precrop.cropping.polynomial import Polynomial
 from precrop.cropping.solver import Solver
 from precrop.cropping.symbolic import Dim
@@ -48,6 +48,17 @@ class KeptNumber:
         return f"{self.path}.{self.attribute} = {self.value!r} ({self.cls})".removeprefix(".")
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """An attribute with numbers in it: for each, by its place in the value, the axes of its size in the module."""
+
+    path: str
+    cls: type
+    attribute: str
+    value: Any
+    agreeing: dict[Any, dict[Place, Dim]]
+
+
 def follow_numbers(
     model: nn.Module, shapes: dict[str, tuple[Dim, ...]], known: dict[tuple[str, str], Any], solver: Solver
 ) -> tuple[dict[tuple[str, str], Any], tuple[KeptNumber, ...]]:
@@ -55,43 +66,47 @@ def follow_numbers(
 
     ``shapes`` are the settled shapes of the network's tensors; ``known`` the attributes that have their sizes already.
     """
-    inside = _sizes_inside(shapes)
-    agreeing: dict[tuple[type, str, Any], set[Place]] = {}
-    found: list[tuple[str, nn.Module, str, Any, dict[Any, dict[Place, Dim]]]] = []
+    kept = [
+        found for found in _kept(model, _sizes_inside(shapes), solver) if (found.path, found.attribute) not in known
+    ]
+    everywhere: dict[tuple[type, str, Any], set[Place]] = {}
+    for found in kept:
+        for key, places in found.agreeing.items():
+            so_far = everywhere.setdefault((found.cls, found.attribute, key), set(places))
+            so_far &= places.keys()
+    followed: dict[tuple[str, str], Any] = {}
+    unclear = []
+    for found in kept:
+        counted = {}
+        for key, places in found.agreeing.items():
+            common = everywhere[found.cls, found.attribute, key]
+            sizes = {size for place, size in places.items() if place in common or not common}
+            if any(isinstance(size, Polynomial) for size in sizes):
+                counted[key] = sizes
+        if any(len(sizes) > 1 for sizes in counted.values()):
+            unclear.append(KeptNumber(found.path, found.cls.__name__, found.attribute, found.value))
+        elif counted:
+            one = {key: size for key, (size,) in counted.items()}
+            followed[found.path, found.attribute] = _replaced(found.value, one)
+    return followed, tuple(unclear)
+
+
+def _kept(model: nn.Module, inside: dict[str, list[tuple[Place, Dim]]], solver: Solver) -> Iterator[_Kept]:
+    """The attributes whose numbers may count a width: no layer's of torch, no setting, none that a forward reads."""
     for path, module in model.named_modules():
-        cls: Any = type(module)  # (a class of modules is no Hashable to mypy)
+        cls = type(module)
         if cls.__module__.startswith("torch.nn.modules") or path not in inside:
             continue
         for attribute, value in vars(module).items():
-            if attribute in _OWN or (path, attribute) in known or _SETTING.search(attribute) or attribute[0] == "_":
+            if attribute in _OWN or attribute.startswith("_") or _SETTING.search(attribute):
                 continue
             numbers = dict(_numbers(value))
-            if not numbers or attribute in _read_by_forward(cls):
-                continue
-            places = {
-                key: {place: size for place, size in inside[path] if solver.hint_of(size) == number}
-                for key, number in numbers.items()
-            }
-            for key, agree in places.items():
-                so_far = agreeing.setdefault((cls, attribute, key), set(agree))
-                so_far &= agree.keys()
-            found.append((path, module, attribute, value, places))
-    followed: dict[tuple[str, str], Any] = {}
-    unclear = []
-    for path, module, attribute, value, places in found:
-        sizes: dict[Any, Dim] = {}
-        for key, agree in places.items():
-            common = agreeing[type(module), attribute, key]
-            counted = {size for place, size in agree.items() if place in common or not common}
-            if any(isinstance(size, Polynomial) for size in counted):
-                if len(counted) > 1:
-                    unclear.append(KeptNumber(path, type(module).__name__, attribute, value))
-                    sizes = {}
-                    break
-                sizes[key] = counted.pop()
-        if sizes:
-            followed[path, attribute] = _replaced(value, sizes)
-    return followed, tuple(unclear)
+            if numbers and attribute not in _read_by_forward(cls):
+                agreeing = {
+                    key: {place: size for place, size in inside[path] if solver.hint_of(size) == number}
+                    for key, number in numbers.items()
+                }
+                yield _Kept(path, cls, attribute, value, agreeing)
 
 
 def _sizes_inside(shapes: dict[str, tuple[Dim, ...]]) -> dict[str, list[tuple[Place, Dim]]]:
@@ -127,22 +142,19 @@ def _replaced(value: Any, sizes: dict[Any, Dim]) -> Any:
     return type(value)(sizes.get(index, old) for index, old in enumerate(value))
 
 
-@lru_cache(maxsize=1024)
-def _read_by_forward(cls: type[nn.Module]) -> frozenset[str]:
+def _read_by_forward(cls: type) -> frozenset[str]:
     """The names that a class's forward uses, and the methods that it names, and theirs."""
-    names: set[str] = set()
-    pending, seen = ["forward"], {"forward"}
-    while pending:
-        method = getattr(cls, pending.pop(), None)
-        code = getattr(method, "__code__", None)
-        if code is not None:
-            new = _names_in(code) - seen
+    if cls not in _READ:
+        names: set[str] = set()
+        pending = ["forward"]
+        while pending:
+            code = getattr(getattr(cls, pending.pop(), None), "__code__", None)
+            new = {name for inner in codes_in(code) for name in inner.co_names} - names
             names |= new
-            seen |= new
             pending += new
-    return frozenset(names)
+        _READ[cls] = frozenset(names)
+    return _READ[cls]
 
 
-def _names_in(code: CodeType) -> set[str]:
-    inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
-    return set(code.co_names).union(*inner)
+# Classes come and go with notebooks' cells.
+_READ: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()

@@ -315,10 +315,15 @@ def _fresh_shape(solver: Solver, tensor: torch.Tensor) -> tuple[Dim, ...]:
     return tuple(_fresh(solver, size) for size in tensor.shape)
 
 
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """A function of a size, or of each size in a list, tuple or dictionary of them."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(function, inner) for inner in value)
+    if isinstance(value, dict):
+        return {key: mapped(function, inner) for key, inner in value.items()}
+    return function(value)
+
+
 def settled(value: Any, values: Callable[[int], int]) -> Any:
     """A size, or a list or dictionary of sizes, as numbers, given the value of each variable."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(settled(v, values) for v in value)
-    if isinstance(value, dict):
-        return {key: settled(v, values) for key, v in value.items()}
-    return value.evaluate(values) if isinstance(value, Polynomial) else value
+    return mapped(lambda size: size.evaluate(values) if isinstance(size, Polynomial) else size, value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -13,20 +13,41 @@ from torch.utils._pytree import tree_leaves
 from precrop.cropping.copying import copy_structure
 from precrop.cropping.forwards import forward_of
 
+Replacement = Callable[[str, torch.Tensor], torch.Tensor]
 
-def skeleton(model: nn.Module) -> nn.Module:
-    """A copy of a model's structure around the model's own parameters and buffers.
 
-    The caller replaces them in the copy before it does anything with it.
+def skeleton(model: nn.Module, replacement: Replacement = lambda name, tensor: tensor) -> nn.Module:
+    """A copy of a model's structure around other tensors, by default around the model's own.
+
+    ``replacement(name, tensor)`` gives what stands for each parameter and buffer; one that several modules share is
+    asked for once. Who leaves the model's own in place replaces them in the copy before anything is done with it.
     """
     memo: dict[int, Any] = {}
-    for module in model.modules():
+    for path, module in model.named_modules():
         for store in (module._parameters, module._buffers):
-            memo.update((id(tensor), tensor) for tensor in store.values() if tensor is not None)
+            for name, tensor in store.items():
+                if tensor is not None and id(tensor) not in memo:
+                    memo[id(tensor)] = replacement(f"{path}.{name}" if path else name, tensor)
     plan = getattr(model, "crop_plan", None)
     if plan is not None:
         memo[id(plan)] = plan
     return copy_structure(model, memo)
+
+
+def image_dtype(model: nn.Module) -> torch.dtype:
+    """The type of the images that a model takes: that of its first floating-point parameter."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Neither gradients nor random states are touched inside, and scripted functions are not specialised.
+
+    A scripted function that profiles its first run would take the sizes for numbers.
+    """
+    unprofiled = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
+        yield
 
 
 def run_forward(model: nn.Module, image: torch.Tensor, mode: AbstractContextManager[Any], *more: Any) -> Any:

@@ -80,7 +80,7 @@ class ShapeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.seen.add(id(one))
         name = func._schema.name.partition("::")[2]
         try:
-            if not _symbolic(args) and not _symbolic(kwargs.values()):
+            if not is_symbolic(args) and not is_symbolic(kwargs.values()):
                 return func(*args, **kwargs)
             result = self._result(name, func, args, kwargs)
             if self.separate and not name.endswith("_") and any(result is arg for arg in args):
@@ -228,13 +228,13 @@ def _sizes(leaf: Any) -> tuple[Dim, ...]:
     return (dim_of(leaf),) if isinstance(leaf, torch.SymInt) else ()
 
 
-def _symbolic(values: Iterable[Any]) -> bool:
+def is_symbolic(values: Iterable[Any]) -> bool:
     """Whether a data-free tensor or a symbolic size is among an operator's arguments."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.is_meta:
                 return True
-        elif isinstance(value, torch.SymInt) or (isinstance(value, (list, tuple)) and _symbolic(value)):
+        elif isinstance(value, torch.SymInt) or (isinstance(value, (list, tuple)) and is_symbolic(value)):
             return True
     return False
 

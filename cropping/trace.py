@@ -8,7 +8,7 @@ can be cropped. See ``docs/HOW.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,9 +22,9 @@ from precrop.cropping.findings import Findings, title_of
 from precrop.cropping.followers import Followers, returns_features
 from precrop.cropping.graph import Layer, WidthGraph
 from precrop.cropping.kept_numbers import follow_numbers
-from precrop.cropping.layers import LAYER_KINDS, Sizes, sizes_of
+from precrop.cropping.layers import LAYER_KINDS, Sizes, mapped, sizes_of
 from precrop.cropping.polynomial import Polynomial, total
-from precrop.cropping.running import output_tensors, run_forward, skeleton
+from precrop.cropping.running import image_dtype, output_tensors, run_forward, skeleton, undisturbed
 from precrop.cropping.shapes import ReshapedInPlace
 from precrop.cropping.solver import Solver, as_polynomial
 from precrop.cropping.symbolic import Dim, elements, shape_of, symint
@@ -56,7 +56,7 @@ class _Trace:
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.attributes: dict[tuple[str, str], Any] = {}
         self.told: dict[tuple[str, str], Dim] = {}
-        self.params: dict[str, tuple[torch.Tensor, Polynomial]] = {}  # each parameter once, and its elements
+        self.parameters: dict[str, torch.Tensor] = {}  # name -> what stands for it; a shared one once
         self.owned: dict[str, list[str]] = {}  # module name -> the full names of its tensors
         self.weights: dict[int, str] = {}  # identity of a symbolic parameter -> its name
         self.paths: dict[int, str] = {}  # identity of a module with parameters -> its name
@@ -65,13 +65,11 @@ class _Trace:
         self.counting = True
         self.trains_apart = False  # whether training runs other code, and ran
         self.trained_in_part = False
-        self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.dtype = image_dtype(model)
         self.model = skeleton(model)
 
     def run(self, ignore: Iterable[str]) -> WidthGraph:
-        # A scripted function that profiles its first run would take the sizes for numbers.
-        unprofiled = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
+        with undisturbed():
             self._make_symbolic()
             followers = Followers(self.model, self.solver, self.told)
             self.model.eval()
@@ -106,7 +104,7 @@ class _Trace:
             self._make_tensors(path, module, sizes, made)
             for attribute, value in sizes.attributes.items():
                 self.attributes[path, attribute] = value
-                setattr(module, attribute, _map(value, partial(symint, self.solver)))
+                setattr(module, attribute, mapped(partial(symint, self.solver), value))
             for attribute, size in sizes.told.items():
                 self.told[path, attribute] = size
                 setattr(module, attribute, symint(self.solver, size))
@@ -142,7 +140,7 @@ class _Trace:
                         alike[kind] = tensor = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
                     made[id(old)] = tensor, shape
                     if is_parameter:
-                        self.params[full] = tensor, elements(shape)
+                        self.parameters[full] = tensor
                 store[name] = tensor
                 self.shapes[full] = shape
                 self.owned.setdefault(path, []).append(full)
@@ -199,19 +197,20 @@ class _Trace:
         return []
 
     def _hold_unreached(self) -> None:
-        unreached = [path for key, path in self.paths.items() if key not in self.entered]
-        made: set[int] = set()
-        for path in unreached:
-            sizes = self.attributes
-            incoming = next((sizes[path, n] for n in ("in_channels", "in_features") if (path, n) in sizes), None)
-            outgoing = next((sizes[path, n] for n in ("out_channels", "out_features") if (path, n) in sizes), 0)
-            needed = 0 if incoming is None else self.solver.hint(as_polynomial(incoming))
+        made = {0}  # what the layers that no run reached put out for one another
+        for path in (path for key, path in self.paths.items() if key not in self.entered):
+            needed = self._present_size(path, "in_channels", "in_features")
             if needed not in made:
                 with self._reason(f"{path}, which only a training run that takes more than images reaches"):
                     for layer in self.layers.values():
-                        if self.solver.hint(as_polynomial(layer.outgoing)) == needed:
+                        if self.solver.hint_of(layer.outgoing) == needed:
                             self.solver.pin(layer.outgoing)
-            made.add(self.solver.hint(as_polynomial(outgoing)))
+            made.add(self._present_size(path, "out_channels", "out_features"))
+
+    def _present_size(self, path: str, *names: str) -> int:
+        """The first of these attributes that a module has, as it is now; 0 for none."""
+        sizes = (self.attributes[path, name] for name in names if (path, name) in self.attributes)
+        return self.solver.hint_of(next(sizes, 0))
 
     def _failure(self, error: Exception) -> str:
         where = f" at {self.mode.failed_at}" if self.mode.failed_at else ""
@@ -278,21 +277,22 @@ class _Trace:
                 for layer in found:
                     self.solver.pin(layer.outgoing)
 
-    def _unused(self) -> tuple[str, ...]:
-        """The parameters that no forward came to, neither in eval nor in train mode."""
+    def _unused(self) -> dict[str, None]:
+        """The parameters that no forward came to, neither in eval nor in train mode, in their order."""
         if self.trained_in_part:
-            return ()
+            return {}
         entered = {path for key, path in self.paths.items() if key in self.entered}
-        return tuple(
-            name
-            for name, (tensor, _) in self.params.items()
+        return {
+            name: None
+            for name, tensor in self.parameters.items()
             if id(tensor) not in self.mode.seen and name.rpartition(".")[0] not in entered
-        )
+        }
 
     def _graph(self, outputs: list[tuple[Dim, ...]]) -> WidthGraph:
         seen = {name for name in self.shapes if self._is_seen(name)}
         findings = Findings(self.solver, self.layers, self.shapes, seen)
         solver, settle, unused = self.solver, self.solver.settle, self._unused()
+        elements_of = {name: elements(self.shapes[name]) for name in self.parameters}
         for layer in self.layers.values():
             layer.macs, layer.activations = self.costs.of_one_image(layer.weight, solver.resolve)
         unowned = self.costs.of_one_image(None, solver.resolve)
@@ -307,10 +307,10 @@ class _Trace:
             fixed=findings.fixed,
             layers=tuple(self.layers.values()),
             shapes=shapes,
-            attributes={key: _map(value, settle) for key, value in attributes.items()},
+            attributes={key: mapped(settle, value) for key, value in attributes.items()},
             unclear=unclear,
-            params=solver.resolve(total(p for name, (_, p) in self.params.items() if name not in unused)),
-            unused_params=sum(solver.hint(p) for name, (_, p) in self.params.items() if name in unused),
+            params=solver.resolve(total(count for name, count in elements_of.items() if name not in unused)),
+            unused_params=sum(solver.hint(elements_of[name]) for name in unused),
             unused=_modules_of(unused),
             outputs=()
             if returns_features(self.model)
@@ -337,12 +337,6 @@ def _trains_otherwise(module: nn.Module) -> bool:
         return False
     code = getattr(type(module).forward, "__code__", None)
     return code is not None and "training" in code.co_names and any(True for _ in module.parameters())
-
-
-def _map(value: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: function(inner) for key, inner in value.items()}
-    return type(value)(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
 
 
 def _unknown_layer(pattern: str, names: list[str]) -> str:

@@ -19,6 +19,7 @@ from torch import nn
 
 from precrop.cropping.initialize import Initializer
 from precrop.cropping.patterns import pattern_of
+from precrop.words import some_of
 
 # The share of values of one role that must show no initializer's work: training spares none, though a few steps leave
 # the largest weights nearly what they were.
@@ -157,7 +158,7 @@ def initialize_anew(model: nn.Module) -> list[str]:
                 left[type(module)].append(f"{path}.{leaf}" if path else leaf)
                 _redraw(initializer, parameter)
     return [
-        f"{cls.__name__} has no reset_parameters, so {_listed(names)} start at the mean or with the spread "
+        f"{cls.__name__} has no reset_parameters, so {some_of(names, 3)} start at the mean or with the spread "
         "that training gave them; initialize them before you train the crop."
         for cls, names in ((cls, names[::-1]) for cls, names in left.items())
     ]
@@ -198,8 +199,3 @@ def _redraw(initializer: Initializer, parameter: nn.Parameter) -> None:
         parameter.fill_(spread.mean)
     else:
         parameter.normal_(spread.mean, math.sqrt(spread.variance))
-
-
-def _listed(names: list[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from precrop.cropping.graph import WidthGraph
-from precrop.cropping.running import output_tensors, run_forward, skeleton
+from precrop.cropping.running import image_dtype, output_tensors, run_forward, skeleton, undisturbed
+from precrop.cropping.shapes import is_symbolic
 from precrop.errors import TraceError
 
 _META = torch.device("meta")
@@ -25,8 +26,7 @@ class DatalessMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        if not any(tensor.is_meta for tensor in tensors) and not _holds_meta((args, kwargs)):
+        if not is_symbolic(args) and not is_symbolic(kwargs.values()):
             return func(*args, **kwargs)
         key = None
         if not kwargs and not func._schema.is_mutable:
@@ -50,10 +50,6 @@ def _described(arg: Any) -> Any:
     return tuple(arg) if isinstance(arg, list) and not (arg and isinstance(arg[0], torch.Tensor)) else arg
 
 
-def _holds_meta(values: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf in torch.utils._pytree.tree_leaves(values))
-
-
 def _without_data(leaf: Any) -> Any:
     return leaf.to(_META) if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf
 
@@ -64,9 +60,15 @@ def verify(small: nn.Module, graph: WidthGraph) -> None:
     Raises `TraceError` that names the layer when the crop does not run, or gives outputs of another shape than the
     network that it was made from.
     """
-    copied = skeleton(small)
-    _drop_data(copied, graph)
-    image = torch.empty((2, *graph.input_shape), dtype=_dtype(small), device=_META)
+
+    def without_data(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name not in graph.shapes:
+            return tensor.detach().clone()  # a constant, which the forward may read
+        empty = torch.empty_like(tensor, device=_META)
+        return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+
+    copied = skeleton(small, without_data)
+    image = torch.empty((2, *graph.input_shape), dtype=image_dtype(small), device=_META)
     for train in (False, True) if graph.trains_apart else (False,):
         copied.train(train)
         outputs = _run(copied, image, small)
@@ -87,9 +89,8 @@ _LIMIT = (
 
 
 def _run(copied: nn.Module, image: torch.Tensor, small: nn.Module) -> Any:
-    unprofiled = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]), unprofiled:
+        with undisturbed():
             return run_forward(copied, image, DatalessMode())
     except NotImplementedError:
         return None  # an operator without a shape function: nothing can be said of it
@@ -112,23 +113,3 @@ def _place(error: BaseException, model: nn.Module) -> str:
             found = f", in {names[id(module)]} ({type(module).__name__})"
         step = step.tb_next
     return found
-
-
-def _drop_data(copied: nn.Module, graph: WidthGraph) -> None:
-    """Put the tensors that the widths are made of on no device; constants keep their values, which may be read."""
-    made: dict[int, torch.Tensor] = {}
-    for path, module in copied.named_modules():
-        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for store in stores:
-            for name, old in store.items():
-                if old is None:
-                    continue
-                if id(old) not in made:
-                    named = (f"{path}.{name}" if path else name) in graph.shapes
-                    new = torch.empty_like(old, device=_META) if named else old.detach().clone()
-                    made[id(old)] = nn.Parameter(new, requires_grad=False) if isinstance(old, nn.Parameter) else new
-                store[name] = made[id(old)]
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

@@ -13,6 +13,7 @@ from precrop.crop_plan import Budget, CropPlan, FixedWidth, LayerRow, Size, Widt
 from precrop.cropping.graph import FreeWidth, WidthGraph
 from precrop.cropping.layers import settled
 from precrop.cropping.targets import TARGETS
+from precrop.words import some_of
 
 # A share met exactly may come out above its cap by the rounding of one product.
 _ROUNDING = 1e-9
@@ -131,5 +132,4 @@ def _of_fixed(said: Sequence[FixedWidth], so: Sequence[FixedWidth]) -> Iterator[
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4]) or "none"
-    return f"[{shown}{f' and {len(names) - 4} more' if len(names) > 4 else ''}]"
+    return f"[{some_of(names, 4) or 'none'}]"

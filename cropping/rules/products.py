@@ -177,11 +177,8 @@ def bilinear(mode: ShapeMode, x: T, y: T, weight: T, bias: T | None = None) -> T
 def matmul(mode: ShapeMode, a: T, b: T) -> T:
     result, macs = _multiplied(mode, shape_of(a), shape_of(b))
     weight = b if isinstance(b, nn.Parameter) else a
-    incoming, outgoing = (
-        shape_of(a)[-1],
-        (shape_of(weight)[-1] if weight is b else shape_of(a)[0 if a.dim() < 2 else -2]),
-    )
-    _book(mode, weight, incoming, outgoing, macs, (a, b))
+    outgoing = shape_of(b)[-1] if weight is b else shape_of(a)[0 if a.dim() < 2 else -2]
+    _book(mode, weight, shape_of(a)[-1], outgoing, macs, (a, b))
     return mode.make(result, a.dtype)
 
 
