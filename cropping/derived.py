@@ -17,6 +17,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from precrop.cropping.layers import parametrizations_of
+
 # As `torch.nn.utils.parametrizations.spectral_norm` starts.
 _POWER_ITERATIONS = 15
 
@@ -25,7 +27,7 @@ def refresh_derived(model: nn.Module) -> None:
     """Compute anew what the modules of a crop derive from their tensors, as torch does when a norm is put on."""
     with torch.no_grad():
         for module in model.modules():
-            for name, chain in getattr(module, "parametrizations", {}).items():
+            for name, chain in parametrizations_of(module).items():
                 _refresh_parametrized(module, name, chain)
             for hook in module._forward_pre_hooks.values():
                 _refresh_hooked(module, hook)

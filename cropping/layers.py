@@ -11,7 +11,7 @@ each such number starts as a variable of its own and the forward ties it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -294,8 +294,15 @@ def _own_tensors(module: nn.Module, solver: Solver, sizes: Sizes, computed: tupl
 def _is_computed(module: nn.Module, name: str) -> bool:
     """Whether a tensor of a module is computed anew before each forward, from tensors that it has instead."""
     return name not in module._parameters and (
-        name in getattr(module, "parametrizations", ()) or isinstance(vars(module).get(name), torch.Tensor)
+        name in parametrizations_of(module) or isinstance(vars(module).get(name), torch.Tensor)
     )
+
+
+def parametrizations_of(module: nn.Module) -> Mapping[str, Any]:
+    """What computes a module's tensors (`torch.nn.utils.parametrize`), by the tensors' names."""
+    # Not by the attribute: a module that has none formats an error for each question.
+    lists: Any = module._modules.get("parametrizations")
+    return dict(lists.items()) if isinstance(lists, nn.ModuleDict) else {}
 
 
 def _alike_axes(module: nn.Module, buffer: torch.Tensor) -> list[bool]:

@@ -28,6 +28,12 @@ class DatalessMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not is_symbolic(args) and not is_symbolic(kwargs.values()):
             return func(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        # Torch takes these two apart in Python, for a millisecond each: more than all others together.
+        if name == "hardtanh_":
+            return args[0]
+        if name == "batch_norm" and _fits_norm(*args[:5]):
+            return args[0].detach()
         key = None
         if not kwargs and not func._schema.is_mutable:
             key = (func, *map(_described, args))
@@ -42,6 +48,12 @@ class DatalessMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key is not None and isinstance(result, torch.Tensor):
             self._known[key] = result
         return result
+
+
+def _fits_norm(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
+    """Whether a norm's scale, shift and statistics have one value for each channel; else torch says what is wrong."""
+    fits = all(p is None or tuple(p.shape) == (x.shape[1],) for p in parameters) if x.dim() > 1 else False
+    return fits and x.is_meta and x.is_contiguous()
 
 
 def _described(arg: Any) -> Any:
